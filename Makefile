@@ -1,0 +1,88 @@
+# openpcs: see `make help`.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+BIN      := bin/openpcs
+LINK     := /usr/local/bin/openpcs
+SCRIPTS  := $(wildcard scripts/*.sh) .ci/run
+PACKAGES ?= ./...
+FUZZTIME ?= 10s
+
+GOFUMPT     := go run mvdan.cc/gofumpt@v0.12.0
+STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK := go run golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
+.PHONY: help
+help: ## Show this text
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: up
+up: ## Install, build and start everything, with a demo cluster and its first job
+	scripts/host.sh packages
+	$(MAKE) --no-print-directory build
+	scripts/host.sh incus-up
+	$(BIN) up
+
+.PHONY: down
+down: ## Stop openpcs and remove all that it made (but the cache of images, see clean)
+	rc=0; if [[ -x $(BIN) ]]; then $(BIN) down || rc=$$?; fi; \
+	scripts/host.sh incus-down; \
+	if [[ $$(readlink $(LINK)) == $(CURDIR)/$(BIN) ]]; then rm -f $(LINK); fi; \
+	exit $$rc
+
+.PHONY: build
+build: ## Build bin/openpcs and link it into /usr/local/bin
+	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN) ./cmd/openpcs
+	if [[ -w $(dir $(LINK)) ]]; then ln -sfn $(CURDIR)/$(BIN) $(LINK); fi
+
+.PHONY: host
+host: ## Install the packages and start Incus, nothing of openpcs
+	scripts/host.sh packages
+	scripts/host.sh incus-up
+
+.PHONY: test
+test: ## Run all tests, those on real Incus and real Slurm too
+	$(MAKE) --no-print-directory host build
+	scripts/awscli.sh path
+	go test -race -count=1 -timeout 30m $$(go list $(PACKAGES) | grep -v /test/e2e)
+	if [[ -n $$(ls test/e2e/*_test.go 2>/dev/null) ]]; then go test -count=1 -timeout 60m -tags e2e -v ./test/e2e/...; fi
+
+.PHONY: test-short
+test-short: ## Run the tests that need neither root nor Incus
+	go test -race -short $$(go list $(PACKAGES) | grep -v /test/e2e)
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz test for FUZZTIME (10s)
+	for file in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
+		for name in $$(grep -oE '^func Fuzz[A-Za-z0-9_]*' "$$file" | cut -c6-); do \
+			go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "./$$(dirname "$$file")"; \
+		done; \
+	done
+
+.PHONY: bench
+bench: ## Measure the cold start by stage, next to the raw floor; JSON into bench/
+	$(MAKE) --no-print-directory host build
+	go run ./cmd/openpcs-bench
+
+.PHONY: lint
+lint: ## Check format, vet, staticcheck, shellcheck, go.mod and known vulnerabilities
+	files=$$($(GOFUMPT) -l .); if [[ -n $$files ]]; then printf 'not formatted (make fmt):\n%s\n' "$$files"; exit 1; fi
+	go vet ./...
+	go vet -tags e2e ./...
+	$(STATICCHECK) -tags e2e ./...
+	go mod tidy -diff
+	shellcheck $(SCRIPTS)
+	out=$$($(GOVULNCHECK) ./... 2>&1) || { \
+		if grep -q 'fetching vulnerabilities' <<<"$$out"; then echo 'govulncheck: skipped, its database is out of reach'; \
+		else printf '%s\n' "$$out"; exit 1; fi; }
+
+.PHONY: fmt
+fmt: ## Format the Go files
+	$(GOFUMPT) -w .
+
+.PHONY: clean
+clean: ## Remove what was built, and the cache of images
+	rm -rf bin
+	rm -rf --one-file-system $${OPENPCS_CACHE:-/var/cache/openpcs}

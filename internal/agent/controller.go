@@ -1,0 +1,459 @@
+// Package agent is what openpcs runs inside instances: on the controller it
+// takes configurations, runs Slurm's commands for the control plane, watches
+// node states and answers slurmctld's hooks; on a node it does the bootstrap.
+// It knows the control plane only through the metadata service and the
+// public API.
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/imds"
+	"github.com/openpcs/openpcs/internal/slurm"
+)
+
+// ControllerPort is where a controller's agent listens.
+const ControllerPort = 7301
+
+// hookSocket is where slurmctld's programs reach the agent.
+const hookSocket = "/run/openpcs/hook.sock"
+
+// HookDir is where slurm.conf finds the hook programs.
+const HookDir = "/opt/aws/pcs/libexec"
+
+// Config is one configuration of slurmctld, as pushed by the control plane.
+type Config struct {
+	Hash  string            `json:"hash"`
+	Files map[string][]byte `json:"files"` // below /etc/slurm
+	Key   []byte            `json:"key"`   // slurm.key
+}
+
+// Answer is what the agent says of a configuration.
+type Answer struct {
+	Applied bool   `json:"applied"`
+	Error   string `json:"error,omitempty"` // Slurm's own words
+}
+
+// Run is a Slurm command the control plane wants run.
+type Run struct {
+	Argv []string `json:"argv"`
+}
+
+// Ran is its result.
+type Ran struct {
+	Stdout string `json:"stdout"`
+	Stderr string `json:"stderr"`
+	Code   int    `json:"code"`
+}
+
+// commands are those the control plane may have run.
+var commands = []string{"scontrol", "sinfo", "squeue", "scancel", "sacctmgr", "sdiag"}
+
+// Controller is the agent of a controller instance.
+type Controller struct {
+	log   *slog.Logger
+	who   imds.Controller
+	watch *watcher
+	conf  sync.Mutex // one configuration at a time
+}
+
+// RunController serves until ctx ends.
+func RunController(ctx context.Context, log *slog.Logger) error {
+	c := &Controller{log: log}
+	if err := writeHooks(); err != nil {
+		return err
+	}
+	if err := retry(ctx, func() error { return metadata(ctx, http.MethodGet, "/openpcs/v1/controller", "", nil, &c.who) }); err != nil {
+		return err
+	}
+	c.watch = newWatcher(log, c.push)
+	hooks, err := listenHooks()
+	if err != nil {
+		return err
+	}
+	api, err := net.Listen("tcp", ":"+strconv.Itoa(ControllerPort))
+	if err != nil {
+		return err
+	}
+	hookServer := &http.Server{Handler: c.hookMux(ctx), ReadHeaderTimeout: 10 * time.Second}
+	apiServer := &http.Server{Handler: c.apiMux(), ReadHeaderTimeout: 10 * time.Second}
+	failed := make(chan error, 2)
+	go func() { failed <- hookServer.Serve(hooks) }()
+	go func() { failed <- apiServer.Serve(api) }()
+	go c.watch.run(ctx)
+	log.Info("Controller agent is up", "cluster", c.who.ClusterID)
+	select {
+	case <-ctx.Done():
+		return errors.Join(hookServer.Close(), apiServer.Close())
+	case err := <-failed:
+		return err
+	}
+}
+
+// writeHooks makes the programs that slurm.conf names. They are shell so
+// that slurmctld starts a name without arguments.
+func writeHooks() error {
+	if err := os.MkdirAll(HookDir, 0o755); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"resume", "suspend", "resume-fail", "gate"} {
+		text := "#!/bin/sh\nexec " + self + " hook " + name + " \"$@\"\n"
+		if err := writeFile(filepath.Join(HookDir, name), []byte(text), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func listenHooks() (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(hookSocket), 0o755); err != nil {
+		return nil, err
+	}
+	_ = os.Remove(hookSocket) // left by a killed agent
+	l, err := net.Listen("unix", hookSocket)
+	if err != nil {
+		return nil, err
+	}
+	// slurmctld runs its programs as slurm; nobody else may pretend to be it.
+	uid, gid, err := slurmUser()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chown(hookSocket, uid, gid); err != nil {
+		return nil, err
+	}
+	return l, os.Chmod(hookSocket, 0o600)
+}
+
+func slurmUser() (uid, gid int, err error) {
+	u, err := user.Lookup("slurm")
+	if err != nil {
+		return 0, 0, err
+	}
+	uid, _ = strconv.Atoi(u.Uid)
+	gid, _ = strconv.Atoi(u.Gid)
+	return uid, gid, nil
+}
+
+func (c *Controller) apiMux() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/health", func(w http.ResponseWriter, r *http.Request) { reply(w, map[string]bool{"ok": true}) })
+	mux.HandleFunc("PUT /v1/config", func(w http.ResponseWriter, r *http.Request) {
+		var conf Config
+		if decode(w, r, &conf) {
+			reply(w, c.configure(r.Context(), conf))
+		}
+	})
+	mux.HandleFunc("POST /v1/run", func(w http.ResponseWriter, r *http.Request) {
+		var run Run
+		if !decode(w, r, &run) {
+			return
+		}
+		if len(run.Argv) == 0 || !slices.Contains(commands, run.Argv[0]) {
+			http.Error(w, "command is not one of "+strings.Join(commands, " "), http.StatusBadRequest)
+			return
+		}
+		reply(w, command(r.Context(), run.Argv...))
+		c.watch.poke()
+	})
+	mux.HandleFunc("GET /v1/nodes", func(w http.ResponseWriter, r *http.Request) {
+		nodes, err := showNodes(r.Context(), "")
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		reply(w, imds.Nodes{Full: true, Nodes: nodes})
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if subtle.ConstantTimeCompare([]byte(token), []byte(c.who.Token)) != 1 {
+			http.Error(w, "wrong token", http.StatusForbidden)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+func (c *Controller) hookMux(ctx context.Context) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /hook", func(w http.ResponseWriter, r *http.Request) {
+		var h imds.Hook
+		if !decode(w, r, &h) {
+			return
+		}
+		c.watch.poke()
+		// Slurm may forget the call as soon as it is answered, so it is with
+		// the control plane before. Where that is restarting, the agent
+		// keeps trying: a lost hook would leave the nodes to ResumeTimeout.
+		deliver := func(ctx context.Context) error {
+			return metadata(ctx, http.MethodPost, "/openpcs/v1/hook", c.who.Token, h, nil)
+		}
+		once, cancel := context.WithTimeout(r.Context(), time.Second)
+		defer cancel()
+		if err := deliver(once); err != nil {
+			c.log.Warn("Hook is delivered later", "kind", h.Kind, "nodes", h.Nodes, "err", err)
+			go func() {
+				if err := retry(ctx, func() error { return deliver(ctx) }); err != nil {
+					c.log.Error("Hook was not delivered", "kind", h.Kind, "nodes", h.Nodes, "err", err)
+				}
+			}()
+		}
+		reply(w, map[string]bool{"ok": true})
+	})
+	mux.HandleFunc("POST /gate", func(w http.ResponseWriter, r *http.Request) {
+		var g Gate
+		if !decode(w, r, &g) {
+			return
+		}
+		names, err := slurm.Expand(g.Nodes)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		reply(w, map[string]bool{"ready": c.watch.wait(r.Context(), names)})
+	})
+	return mux
+}
+
+// configure puts a configuration in place: new files, then a start or a
+// reconfigure; what slurmctld refuses is taken back.
+func (c *Controller) configure(ctx context.Context, conf Config) Answer {
+	c.conf.Lock()
+	defer c.conf.Unlock()
+	const dir = "/etc/slurm"
+	mark := filepath.Join(dir, ".applied")
+	running := command(ctx, "scontrol", "ping").Code == 0
+	if applied, _ := os.ReadFile(mark); running && string(applied) == conf.Hash {
+		return Answer{Applied: true}
+	}
+	uid, gid, err := slurmUser()
+	if err != nil {
+		return Answer{Error: err.Error()}
+	}
+	before := map[string][]byte{}
+	put := func(files map[string][]byte) error {
+		for name, text := range files {
+			if err := writeFile(filepath.Join(dir, filepath.Base(name)), text, 0o644); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for name := range conf.Files {
+		if text, err := os.ReadFile(filepath.Join(dir, filepath.Base(name))); err == nil {
+			before[name] = text
+		}
+	}
+	for _, d := range []string{slurm.StateDir, "/var/log/slurm"} {
+		if err := errors.Join(os.MkdirAll(d, 0o700), os.Chown(d, uid, gid), os.Chmod(d, 0o700)); err != nil {
+			return Answer{Error: err.Error()}
+		}
+	}
+	_ = os.Chmod("/var/log/slurm", 0o755)
+	key := filepath.Join(dir, "slurm.key")
+	if err := errors.Join(os.MkdirAll(dir, 0o755), writeFile(key, conf.Key, 0o600), os.Chown(key, uid, gid), put(conf.Files)); err != nil {
+		return Answer{Error: err.Error()}
+	}
+	if err := c.switchTo(ctx, running); err != nil {
+		if len(before) > 0 {
+			_ = put(before)
+			_ = c.switchTo(ctx, command(ctx, "scontrol", "ping").Code == 0)
+		}
+		return Answer{Error: err.Error()}
+	}
+	if err := writeFile(mark, []byte(conf.Hash), 0o644); err != nil {
+		return Answer{Error: err.Error()}
+	}
+	c.watch.poke()
+	return Answer{Applied: true}
+}
+
+// switchTo makes slurmctld take the files and waits until it answers.
+func (c *Controller) switchTo(ctx context.Context, running bool) error {
+	if running {
+		if r := command(ctx, "scontrol", "reconfigure"); r.Code != 0 {
+			return fmt.Errorf("reconfigure slurmctld: %s", strings.TrimSpace(r.Stderr+r.Stdout))
+		}
+	} else if r := command(ctx, "systemctl", "restart", "slurmctld"); r.Code != 0 {
+		return fmt.Errorf("start slurmctld: %s: %s", strings.TrimSpace(r.Stderr), lastLines("/var/log/slurm/slurmctld.log", 5))
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		if command(ctx, "scontrol", "ping").Code == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("wait for slurmctld: no answer: %s", lastLines("/var/log/slurm/slurmctld.log", 5))
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// push tells the control plane of changed nodes.
+func (c *Controller) push(ctx context.Context, n imds.Nodes) error {
+	return metadata(ctx, http.MethodPost, "/openpcs/v1/nodes", c.who.Token, n, nil)
+}
+
+func showNodes(ctx context.Context, list string) (map[string]slurm.Node, error) {
+	argv := []string{"scontrol", "--json", "show", "nodes"}
+	if list != "" {
+		argv = append(argv, list)
+	}
+	r := command(ctx, argv...)
+	if r.Code != 0 {
+		return nil, fmt.Errorf("show nodes: %s", strings.TrimSpace(r.Stderr))
+	}
+	return slurm.ParseNodes([]byte(r.Stdout))
+}
+
+func command(ctx context.Context, argv ...string) Ran {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var out, errOut bytes.Buffer
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := cmd.Run()
+	r := Ran{Stdout: out.String(), Stderr: errOut.String()}
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+	case errors.As(err, &exit):
+		r.Code = exit.ExitCode()
+	default:
+		r.Code, r.Stderr = 127, err.Error()
+	}
+	return r
+}
+
+func lastLines(path string, n int) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], " | ")
+}
+
+// writeFile replaces a file in one step.
+func writeFile(path string, text []byte, mode os.FileMode) error {
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, text, mode); err != nil {
+		return err
+	}
+	if err := os.Chmod(tmp, mode); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+func decode(w http.ResponseWriter, r *http.Request, v any) bool {
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<20)).Decode(v)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	}
+	return err == nil
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+// EncodeKey is how a Slurm key is written in the secrets store.
+func EncodeKey(key []byte) string { return base64.StdEncoding.EncodeToString(key) }
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// retry repeats f with growing pauses until it succeeds or ctx ends.
+func retry(ctx context.Context, f func() error) error {
+	wait := 20 * time.Millisecond
+	for {
+		err := f()
+		var final permanent
+		if err == nil || errors.As(err, &final) {
+			return err
+		}
+		if pause(ctx, wait) != nil {
+			return err
+		}
+		wait = min(wait*2, 2*time.Second)
+	}
+}
+
+// permanent marks an error that repeating will not cure.
+type permanent struct{ error }
+
+func (p permanent) Unwrap() error { return p.error }
+
+// metadata talks to the metadata service.
+func metadata(ctx context.Context, method, path, token string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		doc, err := json.Marshal(in)
+		if err != nil {
+			return permanent{err}
+		}
+		body = bytes.NewReader(doc)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, imds.Base+path, body)
+	if err != nil {
+		return permanent{err}
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode/100 != 2 {
+		err := fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, strings.TrimSpace(string(text)))
+		if resp.StatusCode == http.StatusBadRequest {
+			return permanent{err}
+		}
+		return err
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(text, out)
+}

@@ -1,0 +1,149 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/imds"
+	"github.com/openpcs/openpcs/internal/slurm"
+)
+
+// The watcher asks slurmctld for node states: often while something waits
+// for a node, else now and then. One loop serves every gate, so that a
+// thousand waiting jobs cost as much as one.
+const (
+	watchFast = 40 * time.Millisecond
+	watchSlow = 2 * time.Second
+	// watchWarm is how long after a hook or a command changes are expected.
+	watchWarm = 5 * time.Second
+)
+
+type watcher struct {
+	log  *slog.Logger
+	push func(context.Context, imds.Nodes) error
+	wake chan struct{}
+
+	mu    sync.Mutex
+	gates map[*gate]struct{}
+	warm  time.Time // look often until then
+}
+
+type gate struct {
+	names []string
+	done  chan bool
+}
+
+func newWatcher(log *slog.Logger, push func(context.Context, imds.Nodes) error) *watcher {
+	return &watcher{log: log, push: push, wake: make(chan struct{}, 1), gates: map[*gate]struct{}{}}
+}
+
+// poke says that states are about to change.
+func (w *watcher) poke() {
+	w.mu.Lock()
+	w.warm = time.Now().Add(watchWarm)
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// wait returns when every node is ready (true) or one cannot become so.
+func (w *watcher) wait(ctx context.Context, names []string) bool {
+	g := &gate{names: names, done: make(chan bool, 1)}
+	w.mu.Lock()
+	w.gates[g] = struct{}{}
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		delete(w.gates, g)
+		w.mu.Unlock()
+	}()
+	w.poke()
+	select {
+	case ready := <-g.done:
+		return ready
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// verdict says whether a gate may open. A node that is down already when the
+// job got it is a node about to be resumed; it is failed only if it was seen
+// coming up before, so that a gate never leaves too early.
+func verdict(names []string, nodes map[string]slurm.Node) (ready, decided bool) {
+	for _, name := range names {
+		n, ok := nodes[name]
+		if !ok {
+			return false, true // removed from the configuration
+		}
+		if n.Has("DOWN") {
+			return false, true
+		}
+		if !n.Ready() {
+			return false, false
+		}
+	}
+	return true, true
+}
+
+func (w *watcher) run(ctx context.Context) {
+	var last map[string]slurm.Node // what the control plane knows
+	for ctx.Err() == nil {
+		nodes, err := showNodes(ctx, "")
+		if err == nil {
+			w.open(nodes)
+			changed := imds.Nodes{Full: last == nil, Nodes: map[string]slurm.Node{}}
+			for name, n := range nodes {
+				if old, ok := last[name]; !ok || !reflect.DeepEqual(old, n) {
+					changed.Nodes[name] = n
+				}
+			}
+			for name := range last {
+				if _, ok := nodes[name]; !ok {
+					changed = imds.Nodes{Full: true, Nodes: nodes}
+					break
+				}
+			}
+			if changed.Full || len(changed.Nodes) > 0 {
+				if err := w.push(ctx, changed); err != nil {
+					w.log.Warn("Node states were not delivered", "err", err)
+					last = nil // say all again
+				} else {
+					last = maps.Clone(nodes)
+				}
+			}
+		}
+		w.mu.Lock()
+		busy := len(w.gates) > 0 || time.Now().Before(w.warm)
+		w.mu.Unlock()
+		wait := watchSlow
+		if busy {
+			wait = watchFast
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-w.wake:
+		}
+		timer.Stop()
+	}
+}
+
+func (w *watcher) open(nodes map[string]slurm.Node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for g := range w.gates {
+		if ready, decided := verdict(g.names, nodes); decided {
+			select {
+			case g.done <- ready:
+			default:
+			}
+		}
+	}
+}

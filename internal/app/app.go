@@ -1,0 +1,340 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/openpcs/openpcs/internal/awsapi"
+	"github.com/openpcs/openpcs/internal/compute"
+	"github.com/openpcs/openpcs/internal/compute/incus"
+	"github.com/openpcs/openpcs/internal/control"
+	"github.com/openpcs/openpcs/internal/ec2"
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/iam"
+	"github.com/openpcs/openpcs/internal/imds"
+	"github.com/openpcs/openpcs/internal/pcs"
+	"github.com/openpcs/openpcs/internal/secretsmanager"
+	"github.com/openpcs/openpcs/internal/ssm"
+	"github.com/openpcs/openpcs/internal/store"
+	"github.com/openpcs/openpcs/internal/sts"
+)
+
+// App is one control plane.
+type App struct {
+	opts     Options
+	provider compute.Provider
+	store    *store.Store
+	keys     *awsapi.Keys
+	root     awsapi.Key
+	control  *control.Control
+	commands *ssm.SSM
+	host     compute.Host
+	started  time.Time
+	undo     []func() // in reverse at Stop
+	failed   chan error
+}
+
+// Provider returns the default engine for the options.
+func Provider(o Options) *incus.Provider {
+	name := "openpcs"
+	bridge := "openpcs0"
+	if o.Site != "" {
+		name += "-" + o.Site
+		bridge = "opcs-" + o.Site
+	}
+	return incus.New(incus.Options{Project: name, Pool: name, Network: bridge, Subnet: o.Subnet, Logger: o.Log})
+}
+
+// New returns a control plane on a provider; nothing is touched yet.
+func New(o Options, p compute.Provider) *App {
+	return &App{opts: o, provider: p, failed: make(chan error, 4)}
+}
+
+// Start brings everything up; when a step fails, those before it are undone.
+func (a *App) Start(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			a.Stop()
+		}
+	}()
+	o := a.opts
+	if err := os.MkdirAll(o.StateDir, 0o711); err != nil {
+		return fmt.Errorf("make the state folder: %w", err)
+	}
+	if err := a.lock(); err != nil {
+		return err
+	}
+	if a.store, err = store.Open(filepath.Join(o.StateDir, "state.db")); err != nil {
+		return err
+	}
+	a.later(func() { _ = a.store.Close() })
+	if err := os.Chmod(filepath.Join(o.StateDir, "state.db"), 0o600); err != nil {
+		return err
+	}
+	a.keys = &awsapi.Keys{Store: a.store, Account: o.Account}
+	if a.root, err = a.keys.EnsureRoot(ctx); err != nil {
+		return err
+	}
+	if a.host, err = a.provider.Setup(ctx); err != nil {
+		return fmt.Errorf("set up the provider: %w", err)
+	}
+	_, port, err := net.SplitHostPort(o.Listen)
+	if err != nil {
+		return fmt.Errorf("listen on %q: it is not host:port", o.Listen)
+	}
+	inner := net.JoinHostPort(a.host.Gateway.Addr().String(), port)
+	a.control = control.New(control.Options{
+		Store: a.store, Provider: a.provider, Keys: a.keys, Account: o.Account, StateDir: o.StateDir,
+		Endpoint: "http://" + inner, PrefixBits: a.host.Gateway.Bits(), Log: o.Log,
+	})
+	front, err := a.services(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.listen("tcp", o.Listen, front); err != nil {
+		return err
+	}
+	if err := a.listen("tcp", inner, front); err != nil {
+		return err
+	}
+	if err := a.metadata(); err != nil {
+		return err
+	}
+	if err := a.admin(); err != nil {
+		return err
+	}
+	if err := a.control.Start(ctx); err != nil {
+		return err
+	}
+	a.later(a.control.Stop)
+	a.started = time.Now()
+	a.later(a.housekeeping())
+	o.Log.Info("Serving", "api", o.Listen, "state", o.StateDir, "region", o.Region)
+	return nil
+}
+
+func (a *App) later(f func()) { a.undo = append(a.undo, f) }
+
+// Stop ends everything that Start began. Instances and jobs run on.
+func (a *App) Stop() {
+	for i := len(a.undo) - 1; i >= 0; i-- {
+		a.undo[i]()
+	}
+	a.undo = nil
+}
+
+// Failed tells of a listener that broke.
+func (a *App) Failed() <-chan error { return a.failed }
+
+// lock keeps two control planes from one state folder.
+func (a *App) lock() error {
+	f, err := os.OpenFile(filepath.Join(a.opts.StateDir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return fmt.Errorf("another openpcs serve uses %s: stop it first, or choose another folder with OPENPCS_STATE", a.opts.StateDir)
+	}
+	a.later(func() { _ = f.Close() })
+	return nil
+}
+
+func (a *App) services(ctx context.Context) (http.Handler, error) {
+	o := a.opts
+	pool := o.Subnet
+	network := ec2.New(ec2.Options{Store: a.store, Account: o.Account, Instances: a.control, Pool: pool})
+	people := iam.New(iam.Options{Store: a.store, Account: o.Account})
+	if err := people.EnsureDefaults(ctx); err != nil {
+		return nil, err
+	}
+	a.commands = ssm.New(ssm.Options{Store: a.store, Account: o.Account, Runner: a, Logger: o.Log})
+	if err := a.commands.Start(ctx); err != nil {
+		return nil, err
+	}
+	a.later(a.commands.Stop)
+	cluster := &pcs.Service{
+		Store: a.store, Account: o.Account, Pool: pool, Wake: a.control.Wake, FreeAddress: fleet.PickAddress,
+	}
+	if err := ec2.EnsureRegion(ctx, a.store, o.Region, pool); err != nil {
+		return nil, err
+	}
+	return awsapi.NewServer(awsapi.Options{
+		Keys: a.keys, Account: o.Account, Logger: o.Log, PageSecret: []byte(a.root.Secret),
+		Services: []awsapi.Service{
+			cluster.API(), network.Service(), people.Service(), sts.Service(), a.commands.Service(),
+			secretsmanager.New(secretsmanager.Options{Store: a.store, Account: o.Account}).Service(),
+		},
+	}), nil
+}
+
+// Run runs a script in an instance, for ssm.
+func (a *App) Run(ctx context.Context, instanceID, script, dir string, timeout time.Duration) (stdout, stderr []byte, code int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	r, err := a.provider.Exec(ctx, instanceID, compute.Command{
+		Argv: []string{"/bin/sh", "-s"}, Stdin: []byte(script), Dir: dir,
+		Env: map[string]string{"HOME": "/root", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+	})
+	return r.Stdout, r.Stderr, r.ExitCode, err
+}
+
+// listen serves a handler until Stop.
+func (a *App) listen(network, address string, h http.Handler) error {
+	stop, err := a.serve(network, address, "", h)
+	if err == nil {
+		a.later(stop)
+	}
+	return err
+}
+
+// serve serves a handler; with a device, only what comes in there.
+func (a *App) serve(network, address, device string, h http.Handler) (stop func(), err error) {
+	lc := net.ListenConfig{}
+	if device != "" {
+		lc.Control = func(_, _ string, c syscall.RawConn) error {
+			var sockErr error
+			err := c.Control(func(fd uintptr) {
+				sockErr = unix.SetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_BINDTODEVICE, device)
+			})
+			return errors.Join(err, sockErr)
+		}
+	}
+	l, err := lc.Listen(context.Background(), network, address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	server := &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+	}
+	go func() {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			a.failed <- fmt.Errorf("serve %s: %w", address, err)
+		}
+	}()
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		defer cancel()
+		if server.Shutdown(ctx) != nil {
+			_ = server.Close()
+		}
+	}, nil
+}
+
+// metadataLook is how often the bridge is looked at.
+const metadataLook = 2 * time.Second
+
+// metadata serves the metadata service on the bridge alone. An engine that
+// restarts makes its bridge anew, so the service follows it.
+func (a *App) metadata() error {
+	server := &imds.Server{Store: a.store, Keys: a.keys, Account: a.opts.Account, Control: a.control, Log: a.opts.Log}
+	handler := server.Handler()
+	bridge, err := net.InterfaceByName(a.host.Bridge)
+	if err != nil {
+		return fmt.Errorf("find the bridge %s: %w", a.host.Bridge, err)
+	}
+	start := func() (stop func(), err error) {
+		if err := addAddress(a.host.Bridge, netip.MustParseAddr(imds.Address)); err != nil {
+			return nil, err
+		}
+		return a.serve("tcp", imds.Address+":80", a.host.Bridge, handler)
+	}
+	stop, err := start()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(metadataLook)
+		defer ticker.Stop()
+		index := bridge.Index
+		for {
+			select {
+			case <-ctx.Done():
+				stop()
+				return
+			case <-ticker.C:
+			}
+			now, err := net.InterfaceByName(a.host.Bridge)
+			if err != nil || (now.Index == index && hasAddress(now, imds.Address)) {
+				continue
+			}
+			a.opts.Log.Info("Bridge was made anew, the metadata service follows", "bridge", a.host.Bridge)
+			stop()
+			fresh, err := start()
+			if err != nil {
+				a.opts.Log.Warn("Metadata service did not start", "err", err)
+				stop = func() {}
+				continue
+			}
+			stop, index = fresh, now.Index
+		}
+	}()
+	a.later(func() {
+		cancel()
+		<-done
+	})
+	return nil
+}
+
+func hasAddress(i *net.Interface, address string) bool {
+	addrs, err := i.Addrs()
+	if err != nil {
+		return false
+	}
+	for _, a := range addrs {
+		if strings.HasPrefix(a.String(), address+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// addAddress gives the bridge the address of the metadata service.
+func addAddress(bridge string, address netip.Addr) error {
+	out, err := exec.Command("ip", "address", "add", address.String()+"/32", "dev", bridge).CombinedOutput()
+	if err != nil && !strings.Contains(string(out), "exists") && !strings.Contains(string(out), "already assigned") {
+		return fmt.Errorf("give %s the address %s: %w: %s", bridge, address, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// housekeeping forgets what is out of date, hourly.
+func (a *App) housekeeping() func() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(time.Hour)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			if err := errors.Join(a.keys.Purge(ctx), pcs.PurgeTokens(ctx, a.store, time.Now())); err != nil && ctx.Err() == nil {
+				a.opts.Log.Warn("Housekeeping did not finish", "err", err)
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}

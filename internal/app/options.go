@@ -1,0 +1,75 @@
+// Package app wires the control plane: Options, New, Start, Stop. Tests embed
+// it; the command line is a thin shell around it.
+package app
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+)
+
+// Options say where a control plane keeps its things. Several with different
+// sites live side by side on one machine.
+type Options struct {
+	// Site tells control planes on one machine apart; the usual one is empty.
+	Site     string
+	StateDir string
+	Listen   string       // address of the API on the host
+	Subnet   netip.Prefix // addresses of the instances
+	Region   string       // what openpcs env exports
+	Account  string
+	Log      *slog.Logger
+}
+
+var (
+	sitePattern    = regexp.MustCompile(`^[a-z0-9]{0,8}$`)
+	accountPattern = regexp.MustCompile(`^[0-9]{12}$`)
+	regionPattern  = regexp.MustCompile(`^[a-z]{2}(-[a-z]+)+-[0-9]+$`)
+)
+
+// FromEnvironment returns the options that OPENPCS_* variables give, with
+// the documented defaults for those that are not set.
+func FromEnvironment() (Options, error) {
+	get := func(name, byDefault string) string {
+		if v := os.Getenv("OPENPCS_" + name); v != "" {
+			return v
+		}
+		return byDefault
+	}
+	o := Options{
+		Site:     get("SITE", ""),
+		StateDir: get("STATE", "/var/lib/openpcs"),
+		Listen:   get("LISTEN", "127.0.0.1:7300"),
+		Region:   get("REGION", "ap-northeast-1"),
+		Account:  get("ACCOUNT", "000000000000"),
+	}
+	subnet := get("SUBNET", "10.77.0.0/16")
+	prefix, err := netip.ParsePrefix(subnet)
+	if err != nil || !prefix.Addr().Is4() || prefix.Bits() > 18 || prefix != prefix.Masked() {
+		return o, fmt.Errorf("OPENPCS_SUBNET: %q is not an IPv4 network of at most /18, such as 10.77.0.0/16", subnet)
+	}
+	o.Subnet = prefix
+	switch {
+	case !sitePattern.MatchString(o.Site):
+		return o, fmt.Errorf("OPENPCS_SITE: %q is not up to 8 lower-case letters and digits", o.Site)
+	case !accountPattern.MatchString(o.Account):
+		return o, fmt.Errorf("OPENPCS_ACCOUNT: %q is not 12 digits", o.Account)
+	case !regionPattern.MatchString(o.Region):
+		return o, fmt.Errorf("OPENPCS_REGION: %q is not a region such as ap-northeast-1", o.Region)
+	case !filepath.IsAbs(o.StateDir):
+		return o, fmt.Errorf("OPENPCS_STATE: %q is not an absolute path", o.StateDir)
+	}
+	return o, nil
+}
+
+// Socket is where people's commands reach the control plane.
+func (o Options) Socket() string { return filepath.Join(o.StateDir, "openpcs.sock") }
+
+// LogFile is where a control plane in the background writes its log.
+func (o Options) LogFile() string { return filepath.Join(o.StateDir, "serve.log") }
+
+// PIDFile has the process id of a control plane in the background.
+func (o Options) PIDFile() string { return filepath.Join(o.StateDir, "serve.pid") }

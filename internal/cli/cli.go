@@ -1,0 +1,149 @@
+// Package cli is the command line for people. It talks to the control plane
+// through its socket and through the public API; it decides nothing itself.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/openpcs/openpcs/internal/app"
+	"github.com/openpcs/openpcs/internal/awsapi"
+)
+
+// exitError carries an exit code through cobra without a message.
+type exitError struct{ code int }
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", e.code) }
+
+// shell is what the commands share.
+type shell struct {
+	version string
+	json    bool
+	out     io.Writer
+}
+
+// Main runs the command line and returns the exit code: 0 for success, 1 for
+// a failure, 2 for a wrong use.
+func Main(version string) int {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	root := newRoot(version, os.Stdout)
+	cmd, err := root.ExecuteContextC(ctx)
+	var exit exitError
+	var usage usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return exit.code
+	case errors.As(err, &usage):
+		fmt.Fprintf(os.Stderr, "openpcs: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
+		return 2
+	default:
+		fmt.Fprintln(os.Stderr, "openpcs:", describe(err))
+		return 1
+	}
+}
+
+// usageError is a wrong use of the command line.
+type usageError struct{ error }
+
+func (u usageError) Unwrap() error { return u.error }
+
+// describe puts an error into words for people.
+func describe(err error) string {
+	var api *awsapi.Error
+	if errors.As(err, &api) {
+		return api.Message + " (" + api.Code + ")"
+	}
+	return err.Error()
+}
+
+func newRoot(version string, out io.Writer) *cobra.Command {
+	s := &shell{version: version, out: out}
+	root := &cobra.Command{
+		Use:   "openpcs",
+		Short: "An open Parallel Computing Service: the AWS PCS API, real Slurm and nodes on your own machine",
+		Long: "openpcs runs Slurm clusters behind the AWS PCS API on this machine. Start with 'openpcs up',\n" +
+			"then eval \"$(openpcs env)\" and use your aws CLI.",
+		SilenceErrors: true, SilenceUsage: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("there is no command %q", args[0])}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetOut(out)
+	root.PersistentFlags().BoolVar(&s.json, "json", false, "print JSON: an array of objects with name, id, status, ...")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(
+		s.serveCommand(), s.upCommand(), s.downCommand(), s.statusCommand(), s.envCommand(), s.connectCommand(),
+		s.clustersCommand(), s.groupsCommand(), s.queuesCommand(), s.nodesCommand(), s.instancesCommand(),
+		s.logsCommand(), s.explainCommand(), s.imageCommand(), s.versionCommand(), s.agentCommand(),
+	)
+	for _, c := range root.Commands() {
+		wrapArgs(c)
+	}
+	return root
+}
+
+// wrapArgs makes a wrong number of arguments a wrong use, on all levels.
+func wrapArgs(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usageError{err}
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		wrapArgs(sub)
+	}
+}
+
+func options() (app.Options, error) {
+	o, err := app.FromEnvironment()
+	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	return o, err
+}
+
+// print shows rows as a table, or as JSON where that is asked for.
+func print[T any](s *shell, rows []T, header string, line func(T) string) error {
+	if s.json {
+		if rows == nil {
+			rows = []T{}
+		}
+		enc := json.NewEncoder(s.out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(rows)
+	}
+	w := tabwriter.NewWriter(s.out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, header)
+	for _, r := range rows {
+		fmt.Fprintln(w, line(r))
+	}
+	return w.Flush()
+}
+
+func (s *shell) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(s.out, "openpcs", s.version)
+			return err
+		},
+	}
+}

@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/openpcs/openpcs/internal/agent"
+	"github.com/openpcs/openpcs/internal/app"
+)
+
+func (s *shell) serveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "serve", Short: "Run the control plane in the foreground", Args: cobra.NoArgs,
+		Long: "Run the control plane in the foreground. Settings come from the environment:\n" +
+			"  OPENPCS_STATE    state folder (/var/lib/openpcs)\n" +
+			"  OPENPCS_LISTEN   address of the API (127.0.0.1:7300)\n" +
+			"  OPENPCS_REGION   region that openpcs env exports (ap-northeast-1)\n" +
+			"  OPENPCS_ACCOUNT  account id (000000000000)\n" +
+			"  OPENPCS_SUBNET   addresses of the instances (10.77.0.0/16)\n" +
+			"  OPENPCS_SITE     name that tells several control planes on one machine apart",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if os.Geteuid() != 0 {
+				return fmt.Errorf("serve needs root: use sudo")
+			}
+			o, err := options()
+			if err != nil {
+				return err
+			}
+			a := app.New(o, app.Provider(o))
+			if err := a.Start(cmd.Context()); err != nil {
+				return err
+			}
+			defer a.Stop()
+			select {
+			case <-cmd.Context().Done():
+				return nil
+			case err := <-a.Failed():
+				return err
+			}
+		},
+	}
+}
+
+// agentCommand is for instances; people never call it.
+func (s *shell) agentCommand() *cobra.Command {
+	c := &cobra.Command{Use: "agent", Short: "What openpcs runs inside instances", Hidden: true}
+	c.AddCommand(
+		&cobra.Command{
+			Use: "run", Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error { return agent.RunNode(cmd.Context()) },
+		},
+		&cobra.Command{
+			Use: "controller", Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				o, err := options()
+				if err != nil {
+					return err
+				}
+				return agent.RunController(cmd.Context(), o.Log)
+			},
+		},
+	)
+	return c
+}

@@ -1,0 +1,68 @@
+package incus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/openpcs/openpcs/internal/compute"
+)
+
+// removeParallel bounds how many instances are deleted at once.
+const removeParallel = 8
+
+// Remove implements compute.Provider. It goes on after an error, so that as
+// much as possible is gone, and reports all of them.
+func (p *Provider) Remove(ctx context.Context) error {
+	var errs []error
+	note := func(what string, err error) {
+		if err != nil && !errors.Is(err, compute.ErrNotFound) {
+			errs = append(errs, fmt.Errorf("remove %s: %w", what, err))
+		}
+	}
+	note("instances", p.removeInstances(ctx))
+	note("images", p.removeImages(ctx))
+	note("project", p.api.call(ctx, http.MethodDelete, projectPath(p.opts.Project), inDefault, nil, nil))
+	note("network", p.removeNetwork(ctx))
+	note("storage pool", p.api.call(ctx, http.MethodDelete, poolPath(p.opts.Pool), inDefault, nil, nil))
+	return errors.Join(errs...)
+}
+
+func (p *Provider) removeInstances(ctx context.Context) error {
+	all, err := p.list(ctx)
+	if err != nil {
+		return err
+	}
+	var g errgroup.Group
+	g.SetLimit(removeParallel)
+	for _, i := range all {
+		g.Go(func() error { return p.Terminate(ctx, i.Name) })
+	}
+	return g.Wait()
+}
+
+func (p *Provider) removeImages(ctx context.Context) error {
+	var all []struct {
+		Fingerprint string `json:"fingerprint"`
+	}
+	if err := p.api.get(ctx, "/1.0/images", url.Values{"recursion": {"1"}}, &all); err != nil {
+		return err
+	}
+	var errs []error
+	for _, i := range all {
+		errs = append(errs, p.DeleteImage(ctx, i.Fingerprint))
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Provider) removeNetwork(ctx context.Context) error {
+	err := p.api.call(ctx, http.MethodDelete, networkPath(p.opts.Network), inDefault, nil, nil)
+	if err != nil && !errors.Is(err, compute.ErrNotFound) {
+		return err
+	}
+	return removeStrayBridge(ctx, p.opts.Network)
+}

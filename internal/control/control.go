@@ -1,0 +1,219 @@
+// Package control makes happen what package fleet decides. For each cluster
+// one loop observes, plans and applies: changes of the state file and the
+// decision that led to them are one transaction, and effects outside (launch,
+// terminate, scontrol) are idempotent and repeated until they are seen. So a
+// kill -9 at any point loses nothing and does nothing twice.
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/awsapi"
+	"github.com/openpcs/openpcs/internal/compute"
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/slurm"
+	"github.com/openpcs/openpcs/internal/store"
+)
+
+// Options is what Control needs.
+type Options struct {
+	Store      *store.Store
+	Provider   compute.Provider
+	Keys       *awsapi.Keys
+	Account    string
+	StateDir   string // shared homes, controllers' state, kept logs
+	Endpoint   string // of the API, as instances reach it
+	Cgroups    bool   // instances have a usable cgroup v2 hierarchy
+	PrefixBits int    // length of the bridge's network
+	Log        *slog.Logger
+	// Slurmctld talks to a cluster's controller; nil: to its agent.
+	Slurmctld func(fleet.Cluster) Slurmctld
+}
+
+// Control drives all clusters.
+type Control struct {
+	Options
+	ctx    context.Context
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+
+	mu      sync.Mutex
+	loops   map[string]*loop
+	busy    map[string]bool          // effects under way, by subject
+	present map[string]compute.State // the provider's instances
+	// launches bounds launches and terminations under way: more of them at
+	// once than this make each other slower.
+	launches chan struct{}
+}
+
+// maxLaunches was measured on two cores: more gain nothing.
+const maxLaunches = 8
+
+// New returns a Control that does nothing until Start.
+func New(o Options) *Control {
+	c := &Control{Options: o, loops: map[string]*loop{}, busy: map[string]bool{}, present: map[string]compute.State{}, launches: make(chan struct{}, maxLaunches)}
+	if c.Slurmctld == nil {
+		c.Slurmctld = func(cl fleet.Cluster) Slurmctld { return newAgentClient(cl) }
+	}
+	return c
+}
+
+// Start takes up every cluster of the state file and watches the provider.
+func (c *Control) Start(ctx context.Context) error {
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	var clusters []fleet.Cluster
+	err := c.Store.View(ctx, func(tx *store.Tx) error {
+		var err error
+		clusters, err = fleet.Clusters.All(tx)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("read the clusters: %w", err)
+	}
+	for _, cl := range clusters {
+		c.Wake(cl.ID)
+	}
+	c.spawn(c.watch)
+	return nil
+}
+
+// Stop ends all loops and waits for effects under way.
+func (c *Control) Stop() {
+	if c.cancel != nil {
+		c.cancel()
+	}
+	c.tasks.Wait()
+}
+
+func (c *Control) spawn(f func()) {
+	c.tasks.Add(1)
+	go func() {
+		defer c.tasks.Done()
+		f()
+	}()
+}
+
+// loop is one cluster's.
+type loop struct {
+	id   string
+	wake chan struct{}
+
+	mu sync.Mutex
+	// nodes is what slurmctld said last; nil until it did.
+	nodes map[string]slurm.Node
+	// poweredUp remembers when POWER_UP was asked for a static node, so that
+	// it is not asked again before Slurm shows it.
+	poweredUp map[string]time.Time
+	failing   int // passes that failed in a row
+}
+
+// Wake makes the cluster's loop look again soon; it never blocks.
+func (c *Control) Wake(clusterID string) {
+	c.mu.Lock()
+	l, ok := c.loops[clusterID]
+	if !ok {
+		if c.ctx == nil || c.ctx.Err() != nil {
+			c.mu.Unlock()
+			return
+		}
+		l = &loop{id: clusterID, wake: make(chan struct{}, 1), poweredUp: map[string]time.Time{}}
+		c.loops[clusterID] = l
+		c.spawn(func() { c.run(l) })
+	}
+	c.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (c *Control) loop(clusterID string) *loop {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.loops[clusterID]
+}
+
+// errGone ends a loop whose cluster is no more.
+var errGone = errors.New("the cluster is gone")
+
+// lookAgain bounds how long a loop rests: whatever event was lost, the next
+// look repairs it.
+const lookAgain = 10 * time.Second
+
+func (c *Control) run(l *loop) {
+	log := c.Log.With("cluster", l.id)
+	for {
+		next, err := c.pass(l)
+		if errors.Is(err, errGone) {
+			c.mu.Lock()
+			delete(c.loops, l.id)
+			c.mu.Unlock()
+			return
+		}
+		rest := lookAgain
+		switch {
+		case c.ctx.Err() != nil:
+			return
+		case err != nil:
+			l.failing++
+			rest = min(100*time.Millisecond<<min(l.failing, 6), lookAgain)
+			log.Warn("Pass did not finish", "err", err, "again", rest)
+		default:
+			l.failing = 0
+			if !next.IsZero() {
+				rest = max(min(time.Until(next), lookAgain), 0)
+			}
+		}
+		timer := time.NewTimer(rest)
+		select {
+		case <-c.ctx.Done():
+		case <-l.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// once runs f in the background unless the same subject is under way; the
+// cluster is woken when it is done.
+func (c *Control) once(clusterID, subject string, f func(ctx context.Context) error) {
+	c.mu.Lock()
+	if c.busy[subject] {
+		c.mu.Unlock()
+		return
+	}
+	c.busy[subject] = true
+	c.mu.Unlock()
+	c.spawn(func() {
+		err := f(c.ctx)
+		c.mu.Lock()
+		delete(c.busy, subject)
+		c.mu.Unlock()
+		if err != nil && c.ctx.Err() == nil {
+			c.Log.Warn("Effect did not finish", "cluster", clusterID, "subject", subject, "err", err)
+			// Not at once: the loop's rest spaces the tries.
+			timer := time.NewTimer(time.Second)
+			defer timer.Stop()
+			select {
+			case <-c.ctx.Done():
+			case <-timer.C:
+			}
+		}
+		c.Wake(clusterID)
+	})
+}
+
+// event appends to the cluster's history.
+func event(tx *store.Tx, now time.Time, clusterID, subject, kind string, detail map[string]any) error {
+	doc, err := json.Marshal(detail)
+	if err != nil {
+		return err
+	}
+	return tx.Append(store.Event{At: now, Cluster: clusterID, Subject: subject, Kind: kind, Detail: doc})
+}

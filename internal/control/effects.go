@@ -1,0 +1,300 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/compute"
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/slurm"
+	"github.com/openpcs/openpcs/internal/store"
+)
+
+// Labels that openpcs puts on the provider's instances.
+const (
+	labelCluster = "cluster"
+	labelKind    = "kind" // node or controller
+)
+
+// perform starts the effects of a pass.
+func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
+	ctld := c.Slurmctld(cl)
+	down := map[string][]string{} // reason to nodes: one scontrol for many
+	var up, recovering []string
+	for _, a := range effects {
+		switch a.Kind {
+		case fleet.Start:
+			c.once(cl.ID, "instance/"+a.Instance, func(ctx context.Context) error { return c.start(ctx, cl, a.Instance) })
+		case fleet.Stop:
+			c.once(cl.ID, "instance/"+a.Instance, func(ctx context.Context) error { return c.stop(ctx, a.Instance) })
+		case fleet.PowerUp:
+			if l.askedPowerUp(a.Node) {
+				up = append(up, a.Node)
+			}
+		case fleet.SetDown:
+			down[a.Reason] = append(down[a.Reason], a.Node)
+		case fleet.Recover:
+			recovering = append(recovering, a.Node)
+		}
+	}
+	if len(up) > 0 {
+		list := slurm.Compress(up)
+		c.once(cl.ID, cl.ID+"/power-up/"+list, func(ctx context.Context) error {
+			return scontrol(ctx, ctld, "update", "NodeName="+list, "State=POWER_UP")
+		})
+	}
+	if len(recovering) > 0 {
+		list := slurm.Compress(recovering)
+		c.once(cl.ID, cl.ID+"/recover/"+list, func(ctx context.Context) error { return c.recover(ctx, cl, ctld, recovering) })
+	}
+	for reason, nodes := range down {
+		list := slurm.Compress(nodes)
+		c.once(cl.ID, cl.ID+"/down/"+list, func(ctx context.Context) error { return c.setDown(ctx, cl, ctld, nodes, reason) })
+	}
+}
+
+// askedPowerUp reports whether POWER_UP is to be asked now: Slurm shows it a
+// moment later, and asking again meanwhile would start anew.
+func (l *loop) askedPowerUp(node string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.poweredUp[node]) < 15*time.Second {
+		return false
+	}
+	l.poweredUp[node] = time.Now()
+	return true
+}
+
+// setDown sets nodes down with a reason and then powers them down: that
+// order frees the job at once and takes the node back to idle~ (Slurm
+// ignores a power down of a node that is powering up).
+func (c *Control) setDown(ctx context.Context, cl fleet.Cluster, ctld Slurmctld, nodes []string, reason string) error {
+	list := slurm.Compress(nodes)
+	if err := scontrol(ctx, ctld, "update", "NodeName="+list, "State=DOWN", "Reason="+reason); err != nil {
+		return err
+	}
+	if err := scontrol(ctx, ctld, "update", "NodeName="+list, "State=POWER_DOWN"); err != nil {
+		c.Log.Info("Node was not powered down", "nodes", list, "err", err)
+	}
+	return c.Store.Update(ctx, func(tx *store.Tx) error {
+		for _, name := range nodes {
+			n, err := fleet.Nodes.Get(tx, fleet.NodeID(cl.ID, name))
+			if errors.Is(err, store.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if n.Down != reason {
+				continue // another failure since
+			}
+			n.Down = ""
+			if err := fleet.Nodes.Put(tx, n); err != nil {
+				return err
+			}
+			if err := event(tx, time.Now().UTC(), cl.ID, "node/"+name, "down", map[string]any{"reason": reason}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// recover makes nodes that are down and have no instance idle~ again.
+func (c *Control) recover(ctx context.Context, cl fleet.Cluster, ctld Slurmctld, nodes []string) error {
+	if err := scontrol(ctx, ctld, "update", "NodeName="+slurm.Compress(nodes), "State=RESUME"); err != nil {
+		return err
+	}
+	return c.Store.Update(ctx, func(tx *store.Tx) error {
+		for _, name := range nodes {
+			if err := event(tx, time.Now().UTC(), cl.ID, "node/"+name, "recovered", nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (c *Control) instance(ctx context.Context, id string) (i fleet.Instance, err error) {
+	err = c.Store.View(ctx, func(tx *store.Tx) error {
+		i, err = fleet.Instances.Get(tx, id)
+		return err
+	})
+	return i, err
+}
+
+// start launches a pending instance.
+func (c *Control) start(ctx context.Context, cl fleet.Cluster, id string) error {
+	select {
+	case c.launches <- struct{}{}:
+		defer func() { <-c.launches }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	i, err := c.instance(ctx, id)
+	if err != nil || i.State != fleet.Pending || !i.StartedAt.IsZero() {
+		return ignoreMissing(err)
+	}
+	var image fleet.Image
+	err = c.Store.View(ctx, func(tx *store.Tx) error {
+		image, err = fleet.Images.Get(tx, i.ImageID)
+		return err
+	})
+	if err == nil {
+		var spec compute.Spec
+		if spec, err = c.nodeSpec(cl, i, image); err == nil {
+			err = c.Provider.Launch(ctx, spec)
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	now := time.Now().UTC()
+	return c.Store.Update(ctx, func(tx *store.Tx) error {
+		i, getErr := fleet.Instances.Get(tx, id)
+		if getErr != nil {
+			return ignoreMissing(getErr)
+		}
+		if err == nil {
+			i.StartedAt = now
+			if i.State == fleet.Pending {
+				i.State = fleet.Running
+			}
+			if err := fleet.Instances.Put(tx, i); err != nil {
+				return err
+			}
+			return event(tx, now, i.ClusterID, "node/"+i.NodeName, "launched", map[string]any{"instance": id, "afterMs": now.Sub(i.LaunchedAt).Milliseconds()})
+		}
+		code := "InternalError"
+		var capacity *compute.CapacityError
+		if errors.As(err, &capacity) {
+			code = capacity.Code
+		}
+		n, getErr := fleet.Nodes.Get(tx, fleet.NodeID(i.ClusterID, i.NodeName))
+		if getErr != nil {
+			return getErr
+		}
+		i, n = fleet.FailInstance(i, n, "LAUNCH_FAILED", err.Error(), launchReason(code), now)
+		return errors.Join(fleet.Instances.Put(tx, i), fleet.Nodes.Put(tx, n),
+			event(tx, now, i.ClusterID, "node/"+i.NodeName, "launch-failed", map[string]any{"instance": id, "code": code, "error": err.Error()}))
+	})
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (c *Control) nodeSpec(cl fleet.Cluster, i fleet.Instance, image fleet.Image) (compute.Spec, error) {
+	address, err := c.prefix(i.Address)
+	if err != nil {
+		return compute.Spec{}, err
+	}
+	t, _ := fleet.Lookup(i.Type)
+	return compute.Spec{
+		ID: i.ID, Image: image.Ref, Role: "node", Hostname: i.PrivateDNS(), Domain: fleet.PrivateDomain(i.Region),
+		Address: address, CPUs: t.VCPUs, MemoryMiB: t.MemoryMiB,
+		Mounts: []compute.Mount{{Name: "home", Source: c.homeDir(cl), Target: "/home"}},
+		Labels: map[string]string{labelCluster: cl.ID, labelKind: "node"},
+	}, nil
+}
+
+// prefix is an address with the length of the bridge's network.
+func (c *Control) prefix(address string) (netip.Prefix, error) {
+	a, err := netip.ParseAddr(address)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	return netip.PrefixFrom(a, c.PrefixBits), nil
+}
+
+func (c *Control) clusterDir(cl fleet.Cluster) string {
+	return filepath.Join(c.StateDir, "clusters", cl.ID)
+}
+
+func (c *Control) homeDir(cl fleet.Cluster) string { return filepath.Join(c.clusterDir(cl), "home") }
+
+// stop ends an instance; what it had to say is kept first.
+func (c *Control) stop(ctx context.Context, id string) error {
+	i, err := c.instance(ctx, id)
+	if err != nil || i.State != fleet.ShuttingDown {
+		return ignoreMissing(err)
+	}
+	c.keepLogs(ctx, id)
+	if err := c.Provider.Terminate(ctx, id); err != nil {
+		return fmt.Errorf("terminate %s: %w", id, err)
+	}
+	return c.terminated(ctx, id)
+}
+
+// terminated records that an instance is gone.
+func (c *Control) terminated(ctx context.Context, id string) error {
+	if err := c.Keys.Revoke(ctx, id); err != nil {
+		return err
+	}
+	return c.Store.Update(ctx, func(tx *store.Tx) error {
+		i, err := fleet.Instances.Get(tx, id)
+		if err != nil {
+			return ignoreMissing(err)
+		}
+		if i.State == fleet.Terminated {
+			return nil
+		}
+		i.State, i.TerminatedAt = fleet.Terminated, time.Now().UTC()
+		if err := fleet.Instances.Put(tx, i); err != nil {
+			return err
+		}
+		return event(tx, i.TerminatedAt, i.ClusterID, "node/"+i.NodeName, "terminated", map[string]any{"instance": id, "reason": i.StateReason})
+	})
+}
+
+// keptFiles are what is kept of an instance, with the console.
+var keptFiles = []string{
+	"/var/log/amazon/pcs/bootstrap.log",
+	"/var/log/slurm/slurmd.log",
+	"/var/log/cloud-init-output.log",
+}
+
+// LogDir is where the logs of an instance that is gone are.
+func (c *Control) LogDir(id string) string { return filepath.Join(c.StateDir, "logs", id) }
+
+// keepLogs copies logs out of an instance, as far as there are any: that one
+// is missing must not keep the instance.
+func (c *Control) keepLogs(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	dir := c.LogDir(id)
+	keep := func(name string, text []byte, err error) {
+		if err != nil || len(text) == 0 {
+			return
+		}
+		if err := os.MkdirAll(dir, 0o700); err == nil {
+			_ = os.WriteFile(filepath.Join(dir, name), text, 0o600)
+		}
+	}
+	text, err := c.Provider.Console(ctx, id)
+	keep("console.log", text, err)
+	if errors.Is(err, compute.ErrNotFound) {
+		return
+	}
+	for _, path := range keptFiles {
+		text, err := c.Provider.ReadFile(ctx, id, path)
+		keep(strings.TrimPrefix(filepath.Base(path), "."), text, err)
+	}
+}
+
+// KeptLog returns a log that was kept of an instance.
+func (c *Control) KeptLog(id, name string) ([]byte, error) {
+	if strings.ContainsAny(id+name, "/\\") {
+		return nil, fmt.Errorf("read log %s of %s: not a plain name", name, id)
+	}
+	return os.ReadFile(filepath.Join(c.LogDir(id), name))
+}

@@ -1,0 +1,283 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/imds"
+	"github.com/openpcs/openpcs/internal/slurm"
+	"github.com/openpcs/openpcs/internal/store"
+)
+
+// resumeFile is what openpcs reads of SLURM_RESUME_FILE.
+type resumeFile struct {
+	AllNodes string `json:"all_nodes_resume"`
+	Jobs     []struct {
+		ID    int    `json:"job_id"`
+		Nodes string `json:"nodes_resume"`
+	} `json:"jobs"`
+}
+
+// Hook takes a call of slurmctld's programs. When it returns nil the call is
+// in the state file; the work comes after.
+func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error {
+	list := h.Nodes
+	jobs := map[string][]int{}
+	if h.ResumeFile != "" {
+		var f resumeFile
+		if err := json.Unmarshal([]byte(h.ResumeFile), &f); err != nil {
+			c.Log.Warn("SLURM_RESUME_FILE was not understood", "cluster", clusterID, "err", err)
+		} else {
+			if f.AllNodes != "" {
+				list = f.AllNodes
+			}
+			for _, j := range f.Jobs {
+				names, err := slurm.Expand(j.Nodes)
+				if err != nil {
+					continue // the node list above is what counts
+				}
+				for _, n := range names {
+					jobs[n] = append(jobs[n], j.ID)
+				}
+			}
+		}
+	}
+	names, err := slurm.Expand(list)
+	if err != nil {
+		return err
+	}
+	err = c.Store.Update(ctx, func(tx *store.Tx) error {
+		groups, err := fleet.Groups.Of(tx, clusterID)
+		if err != nil {
+			return err
+		}
+		instances, err := fleet.Instances.Of(tx, clusterID)
+		if err != nil {
+			return err
+		}
+		live := map[string]fleet.Instance{}
+		for _, i := range instances {
+			if i.State.Live() {
+				live[i.NodeName] = i
+			}
+		}
+		now := time.Now().UTC()
+		for _, name := range names {
+			n, err := nodeOf(tx, clusterID, groups, name)
+			if err != nil {
+				c.Log.Warn("Hook names an unknown node", "cluster", clusterID, "kind", h.Kind, "node", name)
+				continue
+			}
+			i, ok := live[name]
+			detail := map[string]any{}
+			switch h.Kind {
+			case "resume":
+				n.Want, n.WantAt, n.Jobs, n.Down = true, now, jobs[name], ""
+				if len(n.Jobs) > 0 {
+					detail["jobs"] = n.Jobs
+				}
+				// Slurm has powered this node down: what is left of its former
+				// life cannot register again.
+				if ok && i.State == fleet.Running && !i.ReadyAt.IsZero() {
+					i.State, i.StateCode, i.StateReason = fleet.ShuttingDown, "User.Initiated", "openpcs: Slurm resumed its node anew"
+					if err := fleet.Instances.Put(tx, i); err != nil {
+						return err
+					}
+				}
+			case "suspend":
+				n.Want, n.Jobs = false, nil
+			case "resume-fail":
+				if ok {
+					i, n = fleet.FailInstance(i, n, "RESUME_TIMEOUT", "its node did not come up within ResumeTimeout", "ResumeTimeout reached", now)
+					if err := fleet.Instances.Put(tx, i); err != nil {
+						return err
+					}
+				}
+				n.Want, n.Down = false, "" // Slurm has set it down already
+			default:
+				return fmt.Errorf("unknown hook %q", h.Kind)
+			}
+			if err := fleet.Nodes.Put(tx, n); err != nil {
+				return err
+			}
+			if err := event(tx, now, clusterID, "node/"+name, h.Kind, detail); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		c.Wake(clusterID)
+	}
+	return err
+}
+
+// nodeOf finds a node by name, by the groups' tables and not by pattern.
+func nodeOf(tx *store.Tx, clusterID string, groups []fleet.Group, name string) (fleet.Node, error) {
+	n, err := fleet.Nodes.Get(tx, fleet.NodeID(clusterID, name))
+	if err == nil || !errors.Is(err, store.ErrNotFound) {
+		return n, err
+	}
+	for _, g := range groups {
+		if index := g.NodeIndex(name); index > 0 && index <= g.Max {
+			return fleet.Node{ClusterID: clusterID, GroupID: g.ID, Name: name, Index: index}, nil
+		}
+	}
+	return n, err
+}
+
+// NodeStates takes what slurmctld says of its nodes.
+func (c *Control) NodeStates(clusterID string, n imds.Nodes) {
+	if l := c.loop(clusterID); l != nil {
+		l.setStates(n.Nodes, n.Full)
+		c.Wake(clusterID)
+	}
+}
+
+// Report takes what a node's agent says of its bootstrap.
+func (c *Control) Report(ctx context.Context, instanceID string, r imds.Report) error {
+	var cluster string
+	err := c.Store.Update(ctx, func(tx *store.Tx) error {
+		i, err := fleet.Instances.Get(tx, instanceID)
+		if err != nil {
+			return err
+		}
+		cluster = i.ClusterID
+		now := time.Now().UTC()
+		if r.Stage != "failed" {
+			return event(tx, now, i.ClusterID, "node/"+i.NodeName, r.Stage, map[string]any{"instance": i.ID, "agentMs": r.Timings})
+		}
+		if i.State != fleet.Pending && i.State != fleet.Running {
+			return nil // on its way out already
+		}
+		n, err := fleet.Nodes.Get(tx, fleet.NodeID(i.ClusterID, i.NodeName))
+		if err != nil {
+			return err
+		}
+		i, n = fleet.FailInstance(i, n, r.Code, r.Message, bootReason(i.ID), now)
+		return errors.Join(fleet.Instances.Put(tx, i), fleet.Nodes.Put(tx, n),
+			event(tx, now, i.ClusterID, "node/"+i.NodeName, "bootstrap-failed",
+				map[string]any{"instance": i.ID, "code": r.Code, "message": r.Message, "log": r.Log}))
+	})
+	if err == nil && cluster != "" {
+		c.Wake(cluster)
+	}
+	return err
+}
+
+// Failed takes bootstrap.log of an image without the agent and finds out
+// what it says.
+func (c *Control) Failed(ctx context.Context, instanceID, log string) error {
+	r := imds.Report{Stage: "failed", Code: "BOOTSTRAP_FAILED", Message: "the bootstrap script failed", Log: log}
+	if strings.Contains(log, "pcs_bootstrap_init.sh: No such file or directory") {
+		i, err := c.instance(ctx, instanceID)
+		if err != nil {
+			return err
+		}
+		name := ""
+		_ = c.Store.View(ctx, func(tx *store.Tx) error {
+			image, err := fleet.Images.Get(tx, i.ImageID)
+			name = " (" + image.Name + ")"
+			return err
+		})
+		r.Code = "IMAGE_WITHOUT_AGENT"
+		r.Message = "the image " + i.ImageID + name + " has no PCS agent: /opt/aws/pcs/bin/pcs_bootstrap_init.sh does not exist. " +
+			"Use an image that has it: aws ec2 describe-images --owners amazon --filters 'Name=name,Values=aws-pcs-sample_ami-*'"
+	}
+	return c.Report(ctx, instanceID, r)
+}
+
+// Bootstrap tells a node's agent what to join.
+func (c *Control) Bootstrap(ctx context.Context, i fleet.Instance) (imds.Bootstrap, error) {
+	b := imds.Bootstrap{InstanceID: i.ID, ClusterID: i.ClusterID, Region: i.Region, Endpoint: c.Endpoint, InstanceType: i.Type, Login: true}
+	err := c.Store.View(ctx, func(tx *store.Tx) error {
+		queues, err := fleet.Queues.Of(tx, i.ClusterID)
+		for _, q := range queues {
+			for _, id := range q.GroupIDs {
+				if id == i.GroupID {
+					b.Login = false
+				}
+			}
+		}
+		return err
+	})
+	return b, err
+}
+
+// TerminateInstance ends an instance for a user. Its node is set down, so
+// that Slurm requeues what ran there.
+func (c *Control) TerminateInstance(ctx context.Context, region, id string) error {
+	var cluster string
+	err := c.Store.Update(ctx, func(tx *store.Tx) error {
+		i, err := fleet.Instances.Get(tx, id)
+		if err != nil {
+			return err
+		}
+		if i.Region != region {
+			return fmt.Errorf("instance %s: %w", id, store.ErrNotFound)
+		}
+		if i.State != fleet.Pending && i.State != fleet.Running {
+			return nil
+		}
+		cluster = i.ClusterID
+		i.State = fleet.ShuttingDown
+		i.StateCode, i.StateReason = "Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown"
+		if err := fleet.Instances.Put(tx, i); err != nil {
+			return err
+		}
+		n, err := fleet.Nodes.Get(tx, fleet.NodeID(i.ClusterID, i.NodeName))
+		if err != nil {
+			return ignoreMissing(err)
+		}
+		n.Want, n.Jobs = false, nil
+		n.Down = fleet.ReasonPrefix + "instance " + id + " was terminated by a user"
+		return errors.Join(fleet.Nodes.Put(tx, n),
+			event(tx, time.Now().UTC(), i.ClusterID, "node/"+i.NodeName, "terminated-by-user", map[string]any{"instance": id}))
+	})
+	if err == nil && cluster != "" {
+		c.Wake(cluster)
+	}
+	return err
+}
+
+// RebootInstance restarts an instance in place.
+func (c *Control) RebootInstance(ctx context.Context, id string) error {
+	i, err := c.instance(ctx, id)
+	if err != nil {
+		return err
+	}
+	if i.State != fleet.Running {
+		return fmt.Errorf("reboot %s: it is %s", id, i.State)
+	}
+	return c.Provider.Reboot(ctx, id)
+}
+
+// ConsoleOutput returns what an instance wrote to its console; of one that
+// is gone, what was kept.
+func (c *Control) ConsoleOutput(ctx context.Context, id string) ([]byte, error) {
+	i, err := c.instance(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if i.State == fleet.Terminated {
+		text, err := c.KeptLog(id, "console.log")
+		if err != nil {
+			return nil, nil //nolint:nilerr // nothing was kept: it never wrote
+		}
+		return text, nil
+	}
+	return c.Provider.Console(ctx, id)
+}
+
+// States returns what slurmctld said last of a cluster's nodes.
+func (c *Control) States(clusterID string) map[string]slurm.Node {
+	if l := c.loop(clusterID); l != nil {
+		return l.states()
+	}
+	return nil
+}

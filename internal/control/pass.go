@@ -1,0 +1,280 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/slurm"
+	"github.com/openpcs/openpcs/internal/store"
+)
+
+func (l *loop) states() map[string]slurm.Node {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.nodes)
+}
+
+func (l *loop) setStates(nodes map[string]slurm.Node, full bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if full {
+		l.nodes = maps.Clone(nodes)
+		return
+	}
+	if l.nodes == nil {
+		return // changes of something unknown: wait for a full answer
+	}
+	maps.Copy(l.nodes, nodes)
+}
+
+// pass brings a cluster one step nearer to what the state file asks for. It
+// returns when to look again at the latest.
+func (c *Control) pass(l *loop) (time.Time, error) {
+	ctx := c.ctx
+	var cl fleet.Cluster
+	err := c.Store.View(ctx, func(tx *store.Tx) (err error) {
+		cl, err = fleet.Clusters.Get(tx, l.id)
+		return err
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return time.Time{}, errGone
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	if cl.Status == fleet.Deleting {
+		return time.Time{}, c.deleteCluster(ctx, cl)
+	}
+	if cl.Status == fleet.CreateFailed {
+		return time.Time{}, nil
+	}
+	// The nodes' own business goes on while the controller is away.
+	confErr := c.ensureController(ctx, cl)
+	if confErr == nil {
+		confErr = c.configure(ctx, l)
+	}
+	if confErr != nil {
+		confErr = c.creationFailed(ctx, cl, confErr)
+	}
+	next, err := c.plan(ctx, l)
+	return next, errors.Join(confErr, err)
+}
+
+// creationLimit is how long a controller may take to come up for the first
+// time before its creation counts as failed.
+const creationLimit = 5 * time.Minute
+
+// creationFailed gives up a cluster that cannot be created.
+func (c *Control) creationFailed(ctx context.Context, cl fleet.Cluster, cause error) error {
+	if cl.Status != fleet.Creating || time.Since(cl.CreatedAt) < creationLimit || ctx.Err() != nil {
+		return cause
+	}
+	return errors.Join(cause, c.Store.Update(ctx, func(tx *store.Tx) error {
+		cl.Status = fleet.CreateFailed
+		cl.Errors = []fleet.ErrorInfo{{Code: "CONTROLLER_FAILED", Message: cause.Error()}}
+		return fleet.Clusters.Put(tx, cl)
+	}))
+}
+
+// plan decides about nodes and instances, records the decisions in the same
+// transaction, and starts the effects.
+func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
+	var effects []fleet.Action
+	var next time.Time
+	var cl fleet.Cluster
+	states := l.states()
+	err := c.Store.Update(ctx, func(tx *store.Tx) error {
+		effects = nil
+		now := time.Now().UTC()
+		var err error
+		if cl, err = fleet.Clusters.Get(tx, l.id); err != nil {
+			return err
+		}
+		groups, err := fleet.Groups.Of(tx, l.id)
+		if err != nil {
+			return err
+		}
+		instances, err := fleet.Instances.Of(tx, l.id)
+		if err != nil {
+			return err
+		}
+		nodes, err := fleet.Nodes.Of(tx, l.id)
+		if err != nil {
+			return err
+		}
+		o := fleet.Observed{Now: now, Groups: groups, Instances: instances, Nodes: map[string]fleet.Node{}, Slurm: states}
+		for _, n := range nodes {
+			o.Nodes[n.Name] = n
+		}
+		actions, wake := fleet.Plan(o)
+		next = wake
+		w := &recorder{tx: tx, now: now, cl: cl, o: o, groups: map[string]fleet.Group{}, instances: map[string]fleet.Instance{}, account: c.Account}
+		for _, g := range groups {
+			w.groups[g.ID] = g
+		}
+		for _, i := range instances {
+			w.instances[i.ID] = i
+		}
+		for _, a := range actions {
+			effect, err := w.record(a)
+			if err != nil {
+				return fmt.Errorf("record %s of %s%s: %w", a.Kind, a.Node, a.Instance, err)
+			}
+			if effect.Kind != "" {
+				effects = append(effects, effect)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return next, err
+	}
+	c.perform(l, cl, effects)
+	return next, nil
+}
+
+// recorder writes decisions into the state file.
+type recorder struct {
+	tx        *store.Tx
+	now       time.Time
+	cl        fleet.Cluster
+	o         fleet.Observed
+	groups    map[string]fleet.Group
+	instances map[string]fleet.Instance
+	used      map[string]bool // addresses, read at first need
+	account   string
+}
+
+func (w *recorder) event(subject, kind string, detail map[string]any) error {
+	return event(w.tx, w.now, w.cl.ID, subject, kind, detail)
+}
+
+func (w *recorder) node(name string, g fleet.Group) fleet.Node {
+	if n, ok := w.o.Nodes[name]; ok {
+		return n
+	}
+	return fleet.Node{ClusterID: w.cl.ID, GroupID: g.ID, Name: name, Index: g.NodeIndex(name)}
+}
+
+func (w *recorder) putNode(n fleet.Node) error {
+	w.o.Nodes[n.Name] = n
+	return fleet.Nodes.Put(w.tx, n)
+}
+
+// record writes one decision and returns the effect that it needs, which is
+// empty for changes of the state file alone.
+func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
+	i := w.instances[a.Instance]
+	switch a.Kind {
+	case fleet.Assign:
+		g := w.groups[a.GroupID]
+		i, err := w.newInstance(g, a.Node)
+		if err != nil {
+			n := w.node(a.Node, g)
+			_, n = fleet.FailInstance(fleet.Instance{}, n, "NO_ADDRESS", err.Error(), launchReason("InsufficientFreeAddressesInSubnet"), w.now)
+			return fleet.Action{}, w.putNode(n)
+		}
+		if err := fleet.Instances.Put(w.tx, i); err != nil {
+			return fleet.Action{}, err
+		}
+		w.instances[i.ID] = i
+		return fleet.Action{Kind: fleet.Start, GroupID: g.ID, Node: a.Node, Instance: i.ID},
+			w.event("node/"+a.Node, "assigned", map[string]any{"instance": i.ID, "type": i.Type, "subnet": i.SubnetID})
+	case fleet.Retire:
+		i.State = fleet.ShuttingDown
+		i.StateCode, i.StateReason = "User.Initiated", "openpcs: "+a.Reason
+		if err := fleet.Instances.Put(w.tx, i); err != nil {
+			return fleet.Action{}, err
+		}
+		return fleet.Action{Kind: fleet.Stop, Node: a.Node, Instance: i.ID},
+			w.event("node/"+a.Node, "retired", map[string]any{"instance": i.ID, "code": a.Code, "reason": a.Reason})
+	case fleet.Fail:
+		g := w.groups[i.GroupID]
+		failed, n := fleet.FailInstance(i, w.node(a.Node, g), a.Code, a.Reason, bootReason(i.ID), w.now)
+		if err := fleet.Instances.Put(w.tx, failed); err != nil {
+			return fleet.Action{}, err
+		}
+		if err := w.putNode(n); err != nil {
+			return fleet.Action{}, err
+		}
+		return fleet.Action{Kind: fleet.Stop, Node: a.Node, Instance: i.ID},
+			w.event("node/"+a.Node, "failed", map[string]any{"instance": i.ID, "code": a.Code, "reason": a.Reason})
+	case fleet.MarkUp:
+		i.ReadyAt = w.now
+		if err := fleet.Instances.Put(w.tx, i); err != nil {
+			return fleet.Action{}, err
+		}
+		n := w.node(a.Node, w.groups[i.GroupID])
+		n.Attempts, n.NotBefore = 0, time.Time{}
+		if err := w.putNode(n); err != nil {
+			return fleet.Action{}, err
+		}
+		return fleet.Action{}, w.event("node/"+a.Node, "ready", map[string]any{"instance": i.ID, "afterMs": w.now.Sub(i.LaunchedAt).Milliseconds()})
+	case fleet.Forget:
+		return fleet.Action{}, fleet.Instances.Delete(w.tx, a.Instance)
+	default:
+		return a, nil
+	}
+}
+
+// newInstance makes the pending instance that will back a node.
+func (w *recorder) newInstance(g fleet.Group, node string) (fleet.Instance, error) {
+	if w.used == nil {
+		w.used = map[string]bool{}
+		all, err := fleet.Instances.InRegion(w.tx, g.Region)
+		if err != nil {
+			return fleet.Instance{}, err
+		}
+		for _, i := range all {
+			if i.State.Live() {
+				w.used[i.Address] = true
+			}
+		}
+		clusters, err := fleet.Clusters.InRegion(w.tx, g.Region)
+		if err != nil {
+			return fleet.Instance{}, err
+		}
+		for _, cl := range clusters {
+			w.used[cl.ControllerAddress] = true
+		}
+	}
+	var failed error
+	for _, id := range g.SubnetIDs {
+		subnet, err := fleet.Subnets.Get(w.tx, id)
+		if err != nil {
+			return fleet.Instance{}, err
+		}
+		address, err := fleet.FreeAddress(subnet.CIDR, w.used)
+		if err != nil {
+			failed = err
+			continue
+		}
+		w.used[address] = true
+		tags := map[string]string{}
+		maps.Copy(tags, g.Launch.Tags)
+		tags["aws:pcs:cluster-id"] = w.cl.ID
+		tags["aws:pcs:compute-node-group-id"] = g.ID
+		tags["AWSPCSManaged"] = "true"
+		return fleet.Instance{
+			ID: fleet.NewEC2ID("i"), Region: g.Region, State: fleet.Pending, ImageID: g.Launch.ImageID, Type: g.InstanceTypes[0],
+			SubnetID: id, VPCID: subnet.VPCID, AZ: subnet.AZ, Address: address, SecurityGroups: g.Launch.SecurityGroups,
+			KeyName: g.Launch.KeyName, ProfileARN: g.ProfileARN, Tags: tags,
+			UserData: bootData(w.cl, g), LaunchedAt: w.now,
+			ClusterID: w.cl.ID, GroupID: g.ID, NodeName: node, GroupRevision: g.Revision,
+		}, nil
+	}
+	return fleet.Instance{}, failed
+}
+
+// The reasons on Slurm nodes that PCS users know.
+func bootReason(instanceID string) string {
+	return "Backing Instance Failed To Bootstrap: " + instanceID
+}
+
+func launchReason(code string) string {
+	return "Failed to launch backing instance (Error Code: " + code + ")"
+}

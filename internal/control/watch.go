@@ -1,0 +1,193 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/compute"
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/store"
+)
+
+// present is what the provider has, as far as is known.
+func (c *Control) isRunning(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.present[id] == compute.Running
+}
+
+func (c *Control) setPresent(id string, s compute.State) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.present[id] = s
+}
+
+// Timers of the watch on the provider.
+const (
+	// settleTime lets a reboot pass for what it is: the engine says stopped
+	// and started one after the other.
+	settleTime = 1500 * time.Millisecond
+	// sweepTime is how often everything is compared, whatever events said.
+	sweepTime = 30 * time.Second
+)
+
+// watch follows the provider until Stop. After each break of the connection
+// everything is compared anew, so that no event can be missed for good.
+func (c *Control) watch() {
+	doubts := make(chan string, 1024)
+	c.spawn(func() { c.examine(doubts) })
+	for c.ctx.Err() == nil {
+		err := c.Provider.Watch(c.ctx, func() {
+			c.spawn(func() {
+				if err := c.sweep(c.ctx); err != nil && c.ctx.Err() == nil {
+					c.Log.Warn("Provider was not compared", "err", err)
+				}
+			})
+		}, func(e compute.Event) {
+			switch e.Kind {
+			case compute.Started:
+				c.setPresent(e.ID, compute.Running)
+			case compute.Halted, compute.Deleted:
+				c.setPresent(e.ID, compute.Stopped)
+				select {
+				case doubts <- e.ID:
+				default: // the sweep finds it
+				}
+			}
+		})
+		if c.ctx.Err() != nil {
+			return
+		}
+		c.Log.Warn("Watch on the provider ended, again in a second", "err", err)
+		timer := time.NewTimer(time.Second)
+		select {
+		case <-c.ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// examine looks at instances that stopped, a moment later, and sweeps now
+// and then.
+func (c *Control) examine(doubts <-chan string) {
+	sweep := time.NewTicker(sweepTime)
+	defer sweep.Stop()
+	var due *time.Timer
+	var fire <-chan time.Time
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-doubts:
+			if due == nil {
+				due = time.NewTimer(settleTime)
+				fire = due.C
+			}
+			continue
+		case <-fire:
+			due, fire = nil, nil
+		case <-sweep.C:
+		}
+		if err := c.sweep(c.ctx); err != nil && c.ctx.Err() == nil {
+			c.Log.Warn("Provider was not compared", "err", err)
+		}
+	}
+}
+
+// sweep compares what the provider has with the state file: instances that
+// vanished or stopped are lost, instances nobody knows are removed.
+func (c *Control) sweep(ctx context.Context) error {
+	listed := time.Now()
+	found, err := c.Provider.List(ctx)
+	if err != nil {
+		return err
+	}
+	have := map[string]compute.State{}
+	for _, i := range found {
+		have[i.ID] = i.State
+	}
+	c.mu.Lock()
+	c.present = have
+	c.mu.Unlock()
+	var instances []fleet.Instance
+	var clusters []fleet.Cluster
+	err = c.Store.View(ctx, func(tx *store.Tx) (err error) {
+		if instances, err = fleet.Instances.All(tx); err != nil {
+			return err
+		}
+		clusters, err = fleet.Clusters.All(tx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	for _, cl := range clusters {
+		known[cl.ControllerID] = true
+		if have[cl.ControllerID] != compute.Running {
+			c.Wake(cl.ID)
+		}
+	}
+	for _, i := range instances {
+		if i.State.Live() {
+			known[i.ID] = true
+		}
+		if i.State == fleet.Running && have[i.ID] != compute.Running && i.StartedAt.Before(listed) {
+			_, stopped := have[i.ID]
+			if err := c.lost(ctx, i.ID, stopped); err != nil {
+				return err
+			}
+		}
+	}
+	for _, i := range found {
+		// A cluster being created may have launched after the view was read:
+		// only what is older than that can be an orphan.
+		if known[i.ID] || i.Labels[labelKind] == "" || !i.CreatedAt.Before(listed) {
+			continue
+		}
+		c.Log.Warn("Instance belongs to nothing and is removed", "instance", i.ID)
+		c.once(i.Labels[labelCluster], "instance/"+i.ID, func(ctx context.Context) error { return c.Provider.Terminate(ctx, i.ID) })
+	}
+	return nil
+}
+
+// lost records that a running instance ended without our doing.
+func (c *Control) lost(ctx context.Context, id string, stopped bool) error {
+	var cluster string
+	err := c.Store.Update(ctx, func(tx *store.Tx) error {
+		i, err := fleet.Instances.Get(tx, id)
+		if err != nil || i.State != fleet.Running {
+			return ignoreMissing(err)
+		}
+		now := time.Now().UTC()
+		i.State, i.StateCode = fleet.ShuttingDown, "Server.Lost"
+		i.StateReason = "it was terminated outside of openpcs"
+		if stopped {
+			i.StateCode, i.StateReason = "Client.InstanceInitiatedShutdown", "it shut itself down"
+		}
+		if err := fleet.Instances.Put(tx, i); err != nil {
+			return err
+		}
+		cluster = i.ClusterID
+		n, err := fleet.Nodes.Get(tx, fleet.NodeID(i.ClusterID, i.NodeName))
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		n.Want, n.Jobs = false, nil
+		n.Down = fleet.ReasonPrefix + "instance " + i.ID + " is gone, " + i.StateReason
+		n.LastFailure = n.Down
+		if err := fleet.Nodes.Put(tx, n); err != nil {
+			return err
+		}
+		return event(tx, now, i.ClusterID, "node/"+i.NodeName, "lost", map[string]any{"instance": id, "reason": i.StateReason})
+	})
+	if err == nil && cluster != "" {
+		c.Wake(cluster)
+	}
+	return err
+}

@@ -1,0 +1,211 @@
+package fleet
+
+import (
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/store"
+)
+
+// Status is the provisioning state of a cluster, group or queue, as in the
+// PCS API. It says nothing about health.
+type Status string
+
+// The statuses of the PCS API.
+const (
+	Creating     Status = "CREATING"
+	Active       Status = "ACTIVE"
+	Updating     Status = "UPDATING"
+	Deleting     Status = "DELETING"
+	CreateFailed Status = "CREATE_FAILED"
+	UpdateFailed Status = "UPDATE_FAILED"
+	DeleteFailed Status = "DELETE_FAILED"
+)
+
+// ErrorInfo explains a *_FAILED status.
+type ErrorInfo struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// Size is a cluster's size class.
+type Size string
+
+// The sizes of the PCS API.
+const (
+	Small  Size = "SMALL"
+	Medium Size = "MEDIUM"
+	Large  Size = "LARGE"
+)
+
+// Limits returns how many instances a cluster of the size may have and how
+// many jobs its controller tracks (PCS user guide, cluster sizes).
+func (s Size) Limits() (instances, jobs int) {
+	switch s {
+	case Medium:
+		return 512, 8192
+	case Large:
+		return 2048, 16384
+	default:
+		return 32, 256
+	}
+}
+
+// Cluster is a Slurm controller and what belongs to it.
+type Cluster struct {
+	ID             string            `json:"id"`
+	Region         string            `json:"region"`
+	ARN            string            `json:"arn"`
+	Name           string            `json:"name"`
+	Status         Status            `json:"status"`
+	Errors         []ErrorInfo       `json:"errors,omitempty"`
+	CreatedAt      time.Time         `json:"createdAt"`
+	ModifiedAt     time.Time         `json:"modifiedAt"`
+	Version        string            `json:"version"` // Slurm, 26.05
+	Size           Size              `json:"size"`
+	SubnetID       string            `json:"subnetId"`
+	VPCID          string            `json:"vpcId"`
+	SecurityGroups []string          `json:"securityGroups,omitempty"`
+	IdleTime       time.Duration     `json:"idleTime"`
+	Tags           map[string]string `json:"tags,omitempty"`
+
+	KeyARN     string `json:"keyArn"`     // secret with the Slurm key
+	KeyVersion string `json:"keyVersion"` // its version id
+
+	// The controller instance: its provider id, address and the token that
+	// its agent and the control plane show each other.
+	ControllerID      string `json:"controllerId"`
+	ControllerAddress string `json:"controllerAddress"`
+	ControllerToken   string `json:"controllerToken"`
+	// ConfigHash is the hash of the configuration slurmctld runs with.
+	ConfigHash string `json:"configHash,omitempty"`
+}
+
+// Clusters is where clusters are stored.
+var Clusters = store.NewCollection("cluster", func(c Cluster) store.Index {
+	return store.Index{ID: c.ID, Region: c.Region, Name: c.Name}
+})
+
+// Launch is what instances of a group are started with, resolved from the
+// launch template version that the group names.
+type Launch struct {
+	ImageID        string            `json:"imageId"`
+	UserData       []byte            `json:"userData,omitempty"` // user's part, decoded
+	SecurityGroups []string          `json:"securityGroups,omitempty"`
+	KeyName        string            `json:"keyName,omitempty"`
+	Tags           map[string]string `json:"tags,omitempty"`
+}
+
+// Group is a compute node group.
+type Group struct {
+	ID              string            `json:"id"`
+	ClusterID       string            `json:"clusterId"`
+	Region          string            `json:"region"`
+	ARN             string            `json:"arn"`
+	Name            string            `json:"name"`
+	Status          Status            `json:"status"`
+	Errors          []ErrorInfo       `json:"errors,omitempty"`
+	CreatedAt       time.Time         `json:"createdAt"`
+	ModifiedAt      time.Time         `json:"modifiedAt"`
+	ImageID         string            `json:"imageId,omitempty"` // as given; the template's if empty
+	SubnetIDs       []string          `json:"subnetIds"`
+	PurchaseOption  string            `json:"purchaseOption"`
+	TemplateID      string            `json:"templateId"`
+	TemplateVersion string            `json:"templateVersion"`
+	ProfileARN      string            `json:"profileArn"`
+	Min             int               `json:"min"`
+	Max             int               `json:"max"`
+	InstanceTypes   []string          `json:"instanceTypes"`
+	SpotStrategy    string            `json:"spotStrategy,omitempty"`
+	Tags            map[string]string `json:"tags,omitempty"`
+
+	// Launch is the resolved template; Revision counts its changes, so that
+	// instances of an older one can be told.
+	Launch   Launch `json:"launch"`
+	Revision int    `json:"revision"`
+}
+
+// Groups is where compute node groups are stored; the parent is the cluster.
+var Groups = store.NewCollection("group", func(g Group) store.Index {
+	return store.Index{ID: g.ID, Region: g.Region, Parent: g.ClusterID, Name: g.Name}
+})
+
+// NodeName returns the name of the group's nth node, n from 1.
+func (g Group) NodeName(n int) string { return g.Name + "-" + strconv.Itoa(n) }
+
+// NodeIndex is NodeName's inverse: it returns n, or 0 if the name is not one
+// of this group's nodes. The group "a" has no node "a-b-1", though its name
+// begins alike.
+func (g Group) NodeIndex(name string) int {
+	rest, ok := strings.CutPrefix(name, g.Name+"-")
+	if !ok {
+		return 0
+	}
+	n, err := strconv.Atoi(rest)
+	if err != nil || n < 1 || strconv.Itoa(n) != rest {
+		return 0
+	}
+	return n
+}
+
+// Queue is a Slurm partition over groups.
+type Queue struct {
+	ID         string            `json:"id"`
+	ClusterID  string            `json:"clusterId"`
+	Region     string            `json:"region"`
+	ARN        string            `json:"arn"`
+	Name       string            `json:"name"`
+	Status     Status            `json:"status"`
+	Errors     []ErrorInfo       `json:"errors,omitempty"`
+	CreatedAt  time.Time         `json:"createdAt"`
+	ModifiedAt time.Time         `json:"modifiedAt"`
+	GroupIDs   []string          `json:"groupIds"`
+	Tags       map[string]string `json:"tags,omitempty"`
+}
+
+// Queues is where queues are stored; the parent is the cluster.
+var Queues = store.NewCollection("queue", func(q Queue) store.Index {
+	return store.Index{ID: q.ID, Region: q.Region, Parent: q.ClusterID, Name: q.Name}
+})
+
+// Node is what the control plane remembers of a Slurm node between its
+// instances.
+type Node struct {
+	ClusterID string `json:"clusterId"`
+	GroupID   string `json:"groupId"`
+	Name      string `json:"name"`
+	Index     int    `json:"index"` // 1 to the group's maximum
+	// Want says that Slurm (or the static minimum) wants the node up. Only
+	// Slurm's own SuspendProgram, a failure or a loss turns it off.
+	Want   bool      `json:"want"`
+	WantAt time.Time `json:"wantAt,omitzero"`
+	Jobs   []int     `json:"jobs,omitempty"` // jobs it was resumed for
+	// Attempts counts launches that failed in a row; NotBefore holds the
+	// next one back.
+	Attempts  int       `json:"attempts,omitempty"`
+	NotBefore time.Time `json:"notBefore,omitzero"`
+	// Down is the reason to set the node down in Slurm with, until Slurm
+	// took it.
+	Down string `json:"down,omitempty"`
+	// LastFailure is kept for people.
+	LastFailure string `json:"lastFailure,omitempty"`
+}
+
+// Nodes is where nodes are stored, under cluster/name.
+var Nodes = store.NewCollection("node", func(n Node) store.Index {
+	return store.Index{ID: NodeID(n.ClusterID, n.Name), Parent: n.ClusterID, Name: n.Name}
+})
+
+// NodeID is the id under which a node is stored.
+func NodeID(clusterID, name string) string { return clusterID + "/" + name }
+
+// NeedsReplacement reports whether instances launched for the group before a
+// change differ from those launched after it. More subnets, a higher maximum
+// or another allocation strategy touch no instance.
+func NeedsReplacement(before, after Group) bool {
+	return !reflect.DeepEqual(before.Launch, after.Launch) ||
+		before.ProfileARN != after.ProfileARN ||
+		before.PurchaseOption != after.PurchaseOption
+}

@@ -1,0 +1,221 @@
+package fleet
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/slurm"
+)
+
+// Timers of the node state machine.
+const (
+	// BootstrapTimeout is how long an instance may take from launch to
+	// registration, as the PCS agent's own limit.
+	BootstrapTimeout = 10 * time.Minute
+	// KeepTerminated is how long describe-instances shows a terminated one.
+	KeepTerminated = time.Hour
+	// backoffBase and backoffCap bound the wait before the next launch for a
+	// node whose instances failed: 5 s, 10 s, 20 s, ... 10 min.
+	backoffBase = 5 * time.Second
+	backoffCap  = 10 * time.Minute
+)
+
+// ReasonPrefix begins each reason that openpcs sets on a Slurm node, so that
+// it never clears one that a person wrote. The two sentences that PCS users
+// know come without it.
+const ReasonPrefix = "pcs: "
+
+// ActionKind says what to do.
+type ActionKind string
+
+// The actions of the node planner. Those named first change the state file
+// only; the others have an effect outside and are repeated until it is seen.
+const (
+	Assign  ActionKind = "assign"   // make a pending instance for Node
+	Retire  ActionKind = "retire"   // Instance goes to shutting-down
+	Fail    ActionKind = "fail"     // Instance did not come up: Fail it
+	MarkUp  ActionKind = "mark-up"  // Instance is ready in Slurm
+	Forget  ActionKind = "forget"   // drop the terminated Instance
+	Start   ActionKind = "start"    // launch the pending Instance
+	Stop    ActionKind = "stop"     // end the shutting-down Instance
+	PowerUp ActionKind = "power-up" // ask Slurm to resume the static Node
+	SetDown ActionKind = "set-down" // set Node down in Slurm, then power it down
+	Recover ActionKind = "recover"  // Node is down and off: make it idle~ again
+)
+
+// Action is one thing to do. Code and Reason explain it to people.
+type Action struct {
+	Kind     ActionKind
+	GroupID  string
+	Node     string
+	Instance string
+	Code     string
+	Reason   string
+}
+
+// Observed is all that the planner sees of one cluster.
+type Observed struct {
+	Now       time.Time
+	Groups    []Group
+	Instances []Instance
+	Nodes     map[string]Node       // by node name
+	Slurm     map[string]slurm.Node // nil: slurmctld has not answered
+}
+
+// Plan returns what to do for a cluster's nodes, in a stable order, and when
+// to look again at the latest (zero: when something happens).
+//
+// It never ends an instance but for one of these reasons: Slurm suspended
+// its node (Slurm does so only when the node is idle), it failed, its node
+// is no longer configured, or its group is being deleted.
+func Plan(o Observed) (actions []Action, next time.Time) {
+	p := planner{Observed: o, byNode: map[string]Instance{}}
+	groups := map[string]Group{}
+	for _, g := range o.Groups {
+		groups[g.ID] = g
+	}
+	for _, i := range o.Instances {
+		if i.NodeName != "" && i.State.Live() {
+			p.byNode[i.NodeName] = i
+		}
+	}
+	for _, i := range o.Instances {
+		p.instance(i, groups)
+	}
+	for _, g := range slices.SortedFunc(slices.Values(o.Groups), func(a, b Group) int { return cmp.Compare(a.Name, b.Name) }) {
+		for n := 1; n <= g.Max; n++ {
+			p.node(g, n)
+		}
+	}
+	return p.actions, p.next
+}
+
+type planner struct {
+	Observed
+	byNode  map[string]Instance // live instances
+	actions []Action
+	next    time.Time
+}
+
+func (p *planner) do(a Action) { p.actions = append(p.actions, a) }
+
+func (p *planner) wake(at time.Time) {
+	if p.next.IsZero() || at.Before(p.next) {
+		p.next = at
+	}
+}
+
+func (p *planner) instance(i Instance, groups map[string]Group) {
+	if i.State == Terminated {
+		if gone := i.TerminatedAt.Add(KeepTerminated); !p.Now.Before(gone) {
+			p.do(Action{Kind: Forget, Instance: i.ID})
+		} else {
+			p.wake(gone)
+		}
+		return
+	}
+	if i.State == ShuttingDown {
+		p.do(Action{Kind: Stop, Instance: i.ID, Node: i.NodeName})
+		return
+	}
+	if i.NodeName == "" {
+		return
+	}
+	retire := func(code, reason string) {
+		p.do(Action{Kind: Retire, GroupID: i.GroupID, Node: i.NodeName, Instance: i.ID, Code: code, Reason: reason})
+	}
+	g, ok := groups[i.GroupID]
+	switch index := g.NodeIndex(i.NodeName); {
+	case !ok:
+		retire("GROUP_DELETED", "its compute node group is gone")
+		return
+	case g.Status == Deleting:
+		retire("GROUP_DELETED", "its compute node group is being deleted")
+		return
+	case index == 0 || index > g.Max:
+		retire("SCALE_IN", "the group's maximum was lowered below its node")
+		return
+	case !p.Nodes[i.NodeName].Want:
+		retire("IDLE", "Slurm suspended its node")
+		return
+	}
+	switch {
+	case i.State == Pending && i.StartedAt.IsZero():
+		p.do(Action{Kind: Start, GroupID: g.ID, Node: i.NodeName, Instance: i.ID})
+	case i.RegisteredAt.IsZero():
+		if late := i.StartedAt.Add(BootstrapTimeout); !p.Now.Before(late) {
+			p.do(Action{
+				Kind: Fail, Instance: i.ID, Node: i.NodeName, Code: "BOOTSTRAP_TIMEOUT",
+				Reason: "it did not register within " + BootstrapTimeout.String(),
+			})
+		} else {
+			p.wake(late)
+		}
+	case i.ReadyAt.IsZero():
+		if n, ok := p.Slurm[i.NodeName]; ok && n.Ready() {
+			p.do(Action{Kind: MarkUp, Instance: i.ID, Node: i.NodeName})
+		}
+	}
+}
+
+func (p *planner) node(g Group, index int) {
+	name := g.NodeName(index)
+	node := p.Nodes[name]
+	_, live := p.byNode[name]
+	seen, known := p.Slurm[name]
+	if node.Down != "" && known {
+		p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Reason: node.Down})
+		return
+	}
+	if live || (g.Status != Active && g.Status != Updating) {
+		return
+	}
+	if known && seen.Has("DOWN") && !seen.HasAny("DRAIN", "POWERING_DOWN", "POWER_DOWN") && ours(seen.Reason) {
+		p.do(Action{Kind: Recover, GroupID: g.ID, Node: name, Reason: seen.Reason})
+		return
+	}
+	switch {
+	case p.Now.Before(node.NotBefore):
+		if node.Want || index <= g.Min {
+			p.wake(node.NotBefore)
+		}
+	case node.Want:
+		p.do(Action{Kind: Assign, GroupID: g.ID, Node: name})
+	case index <= g.Min && known && !seen.HasAny("DRAIN", "DOWN", "POWERING_DOWN"):
+		// Slurm answers with its ResumeProgram, which makes the node wanted: a
+		// slurmd that registers before Slurm expects it would leave the node
+		// powering up for ever.
+		p.do(Action{Kind: PowerUp, GroupID: g.ID, Node: name})
+	}
+}
+
+// ours reports whether Slurm or openpcs set the reason, not a person.
+func ours(reason string) bool {
+	return strings.HasPrefix(reason, ReasonPrefix) ||
+		strings.HasPrefix(reason, "Backing Instance Failed To Bootstrap") ||
+		strings.HasPrefix(reason, "Failed to launch backing instance") ||
+		strings.HasPrefix(reason, "ResumeTimeout reached") ||
+		strings.HasPrefix(reason, "Not responding") ||
+		strings.HasPrefix(reason, "Node unexpectedly rebooted")
+}
+
+// FailInstance records that an instance did not come up or was lost: it goes
+// to shutting-down (or stays terminated), its node is set down in Slurm with
+// the reason and rests for a time that doubles with each failure in a row.
+func FailInstance(i Instance, n Node, code, text, reason string, now time.Time) (Instance, Node) {
+	i.FailureCode, i.Failure = code, text
+	if i.State != Terminated {
+		i.State = ShuttingDown
+		i.StateCode, i.StateReason = "Server.InternalError", text
+	}
+	n.Want = false
+	n.Jobs = nil
+	n.Down = reason
+	n.LastFailure = text
+	wait := min(backoffBase<<min(n.Attempts, 16), backoffCap)
+	n.Attempts++
+	n.NotBefore = now.Add(wait)
+	return i, n
+}

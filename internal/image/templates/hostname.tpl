@@ -1,0 +1,1 @@
+{{ config_get("user.openpcs.hostname", container.name) }}

@@ -1,0 +1,405 @@
+package imds
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/awsapi"
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/iam"
+	"github.com/openpcs/openpcs/internal/store"
+)
+
+// Control is what agents' questions and reports go to.
+type Control interface {
+	Bootstrap(ctx context.Context, i fleet.Instance) (Bootstrap, error)
+	Report(ctx context.Context, instanceID string, r Report) error
+	Failed(ctx context.Context, instanceID, log string) error
+	Hook(ctx context.Context, clusterID string, h Hook) error
+	NodeStates(clusterID string, n Nodes)
+}
+
+// Server is the metadata service.
+type Server struct {
+	Store   *store.Store
+	Keys    *awsapi.Keys
+	Account string
+	Control Control
+	Log     *slog.Logger
+
+	mu       sync.Mutex
+	sessions map[string]session    // IMDSv2 tokens
+	roleKeys map[string]awsapi.Key // by instance
+}
+
+type session struct {
+	address string
+	expires time.Time
+}
+
+const (
+	maxTTL = 6 * time.Hour
+	// keyLife and keyRenew: agents always get a key that is good for a while.
+	keyLife  = 6 * time.Hour
+	keyRenew = time.Hour
+	// maxReport bounds what an instance may post.
+	maxReport = 8 << 20
+)
+
+// Handler serves the metadata tree and the agents' interface.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT /latest/api/token", s.openSession)
+	mux.HandleFunc("GET /latest/user-data", s.tree(func(_ context.Context, i fleet.Instance, _ string) ([]byte, error) {
+		if len(i.UserData) == 0 {
+			return nil, store.ErrNotFound
+		}
+		return i.UserData, nil
+	}))
+	mux.HandleFunc("GET /latest/dynamic/instance-identity/document", s.tree(s.identity))
+	mux.HandleFunc("GET /latest/dynamic/{$}", text("instance-identity/"))
+	mux.HandleFunc("GET /latest/dynamic/instance-identity/{$}", text("document"))
+	mux.HandleFunc("GET /latest/meta-data", s.tree(s.metadata))
+	mux.HandleFunc("GET /latest/meta-data/{path...}", s.tree(s.metadata))
+	// cloud-init asks for dated versions of the tree as well.
+	mux.HandleFunc("GET /{version}/meta-data/{path...}", s.tree(s.metadata))
+	mux.HandleFunc("GET /{version}/user-data", s.tree(func(_ context.Context, i fleet.Instance, _ string) ([]byte, error) { return i.UserData, nil }))
+	mux.HandleFunc("GET /{version}/dynamic/instance-identity/document", s.tree(s.identity))
+	mux.HandleFunc("GET /{$}", text("latest"))
+	mux.HandleFunc("GET /latest/{$}", text("dynamic\nmeta-data\nuser-data"))
+
+	mux.HandleFunc("GET /openpcs/v1/bootstrap", s.ofInstance(func(ctx context.Context, i fleet.Instance, _ []byte) (any, error) {
+		return s.Control.Bootstrap(ctx, i)
+	}))
+	mux.HandleFunc("POST /openpcs/v1/report", s.ofInstance(func(ctx context.Context, i fleet.Instance, body []byte) (any, error) {
+		var r Report
+		if err := json.Unmarshal(body, &r); err != nil {
+			return nil, badRequest{err}
+		}
+		return struct{}{}, s.Control.Report(ctx, i.ID, r)
+	}))
+	mux.HandleFunc("POST /openpcs/v1/failed", s.ofInstance(func(ctx context.Context, i fleet.Instance, body []byte) (any, error) {
+		return struct{}{}, s.Control.Failed(ctx, i.ID, string(body))
+	}))
+	mux.HandleFunc("GET /openpcs/v1/controller", s.whoAmI)
+	mux.HandleFunc("POST /openpcs/v1/hook", s.ofController(func(ctx context.Context, cl fleet.Cluster, body []byte) error {
+		var h Hook
+		if err := json.Unmarshal(body, &h); err != nil {
+			return badRequest{err}
+		}
+		return s.Control.Hook(ctx, cl.ID, h)
+	}))
+	mux.HandleFunc("POST /openpcs/v1/nodes", s.ofController(func(_ context.Context, cl fleet.Cluster, body []byte) error {
+		var n Nodes
+		if err := json.Unmarshal(body, &n); err != nil {
+			return badRequest{err}
+		}
+		s.Control.NodeStates(cl.ID, n)
+		return nil
+	}))
+	return mux
+}
+
+type badRequest struct{ error }
+
+func text(body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
+}
+
+func source(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return ""
+	}
+	return host
+}
+
+// instance is who asks, by its address.
+func (s *Server) instance(r *http.Request) (found fleet.Instance, err error) {
+	address := source(r)
+	err = s.Store.View(r.Context(), func(tx *store.Tx) error {
+		all, err := fleet.Instances.All(tx)
+		for _, i := range all {
+			if i.Address == address && i.State.Live() {
+				found = i
+				return nil
+			}
+		}
+		return errors.Join(err, fmt.Errorf("instance with address %s: %w", address, store.ErrNotFound))
+	})
+	return found, err
+}
+
+func (s *Server) openSession(w http.ResponseWriter, r *http.Request) {
+	seconds, err := strconv.Atoi(r.Header.Get("X-aws-ec2-metadata-token-ttl-seconds"))
+	ttl := time.Duration(seconds) * time.Second
+	if err != nil || ttl < time.Second || ttl > maxTTL {
+		http.Error(w, "X-aws-ec2-metadata-token-ttl-seconds must be 1 to 21600", http.StatusBadRequest)
+		return
+	}
+	// A proxy on an instance must not be tricked into asking for others.
+	if r.Header.Get("X-Forwarded-For") != "" {
+		http.Error(w, "not for proxies", http.StatusForbidden)
+		return
+	}
+	token := newToken()
+	now := time.Now()
+	s.mu.Lock()
+	if s.sessions == nil {
+		s.sessions = map[string]session{}
+	}
+	for t, old := range s.sessions {
+		if old.expires.Before(now) {
+			delete(s.sessions, t)
+		}
+	}
+	s.sessions[token] = session{source(r), now.Add(ttl)}
+	s.mu.Unlock()
+	w.Header().Set("X-aws-ec2-metadata-token-ttl-seconds", strconv.Itoa(seconds))
+	_, _ = io.WriteString(w, token)
+}
+
+// tree wraps a part of the EC2 tree: a valid token of the same address, and
+// the instance that asks.
+func (s *Server) tree(f func(context.Context, fleet.Instance, string) ([]byte, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		sess, ok := s.sessions[r.Header.Get("X-aws-ec2-metadata-token")]
+		s.mu.Unlock()
+		if !ok || sess.address != source(r) || sess.expires.Before(time.Now()) {
+			http.Error(w, "a session token is required: PUT /latest/api/token (IMDSv2)", http.StatusUnauthorized)
+			return
+		}
+		i, err := s.instance(r)
+		if err == nil {
+			var body []byte
+			if body, err = f(r.Context(), i, strings.TrimSuffix(r.PathValue("path"), "/")); err == nil {
+				w.Header().Set("Content-Type", "text/plain")
+				_, _ = w.Write(body)
+				return
+			}
+		}
+		s.fail(w, r, err)
+	}
+}
+
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var bad badRequest
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		http.Error(w, "404 - Not Found", http.StatusNotFound)
+	case errors.As(err, &bad):
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	default:
+		s.Log.Error("Metadata request failed", "path", r.URL.Path, "from", r.RemoteAddr, "err", err)
+		http.Error(w, "internal error", http.StatusInternalServerError)
+	}
+}
+
+func (s *Server) ofInstance(f func(context.Context, fleet.Instance, []byte) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxReport))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		i, err := s.instance(r)
+		var answer any
+		if err == nil {
+			answer, err = f(r.Context(), i, body)
+		}
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(answer)
+	}
+}
+
+// controller is the cluster whose controller asks, by its address.
+func (s *Server) controller(r *http.Request) (found fleet.Cluster, err error) {
+	address := source(r)
+	err = s.Store.View(r.Context(), func(tx *store.Tx) error {
+		all, err := fleet.Clusters.All(tx)
+		for _, c := range all {
+			if c.ControllerAddress == address {
+				found = c
+				return nil
+			}
+		}
+		return errors.Join(err, fmt.Errorf("controller with address %s: %w", address, store.ErrNotFound))
+	})
+	return found, err
+}
+
+func (s *Server) whoAmI(w http.ResponseWriter, r *http.Request) {
+	cl, err := s.controller(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(Controller{ClusterID: cl.ID, Token: cl.ControllerToken})
+}
+
+func (s *Server) ofController(f func(context.Context, fleet.Cluster, []byte) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		cl, err := s.controller(r)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if subtle.ConstantTimeCompare([]byte(token), []byte(cl.ControllerToken)) != 1 {
+			http.Error(w, "wrong token", http.StatusForbidden)
+			return
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64<<20))
+		if err == nil {
+			err = f(r.Context(), cl, body)
+		}
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+func (s *Server) identity(_ context.Context, i fleet.Instance, _ string) ([]byte, error) {
+	arch := "x86_64"
+	if t, ok := fleet.Lookup(i.Type); ok {
+		arch = t.Arch
+	}
+	return json.MarshalIndent(map[string]any{
+		"accountId": s.Account, "architecture": arch, "availabilityZone": i.AZ, "imageId": i.ImageID,
+		"instanceId": i.ID, "instanceType": i.Type, "pendingTime": i.LaunchedAt.UTC().Format(time.RFC3339),
+		"privateIp": i.Address, "region": i.Region, "version": "2017-09-30",
+	}, "", "  ")
+}
+
+// metadata is the tree below /latest/meta-data.
+func (s *Server) metadata(ctx context.Context, i fleet.Instance, path string) ([]byte, error) {
+	leaves := map[string]string{
+		"ami-id": i.ImageID, "ami-launch-index": "0", "instance-id": i.ID, "instance-type": i.Type,
+		"instance-life-cycle": "on-demand", "hostname": i.PrivateDNS(), "local-hostname": i.PrivateDNS(),
+		"local-ipv4": i.Address, "security-groups": strings.Join(i.SecurityGroups, "\n"),
+		"placement/availability-zone": i.AZ, "placement/region": i.Region,
+		"services/domain": "amazonaws.com", "services/partition": "aws", "profile": "default-hvm",
+		"reservation-id": "r-" + strings.TrimPrefix(i.ID, "i-"),
+	}
+	for k, v := range i.Tags {
+		leaves["tags/instance/"+k] = v
+	}
+	if i.ProfileARN != "" {
+		name, role, err := s.role(ctx, i)
+		if err != nil {
+			return nil, err
+		}
+		switch path {
+		case "iam/security-credentials/" + role.Name:
+			return s.credentials(ctx, i, role)
+		case "iam/info":
+			return json.MarshalIndent(map[string]string{
+				"Code": "Success", "LastUpdated": i.LaunchedAt.UTC().Format(time.RFC3339),
+				"InstanceProfileArn": i.ProfileARN, "InstanceProfileId": name,
+			}, "", "  ")
+		}
+		leaves["iam/security-credentials/"+role.Name] = ""
+		leaves["iam/info"] = ""
+	}
+	if v, ok := leaves[path]; ok {
+		return []byte(v), nil
+	}
+	// A folder lists its entries, folders with a slash behind.
+	prefix := ""
+	if path != "" {
+		prefix = path + "/"
+	}
+	var entries []string
+	for leaf := range leaves {
+		rest, ok := strings.CutPrefix(leaf, prefix)
+		if !ok {
+			continue
+		}
+		// Keys of tags may have slashes of their own.
+		if name, _, folder := strings.Cut(rest, "/"); folder && prefix != "tags/instance/" {
+			rest = name + "/"
+		}
+		if !slices.Contains(entries, rest) {
+			entries = append(entries, rest)
+		}
+	}
+	if len(entries) == 0 {
+		return nil, store.ErrNotFound
+	}
+	slices.Sort(entries)
+	return []byte(strings.Join(entries, "\n")), nil
+}
+
+func (s *Server) role(ctx context.Context, i fleet.Instance) (profileID string, role iam.Role, err error) {
+	err = s.Store.View(ctx, func(tx *store.Tx) error {
+		p, err := iam.FindProfile(tx, i.ProfileARN)
+		profileID, role = p.ID, p.Role
+		return err
+	})
+	return profileID, role, err
+}
+
+// credentials are the instance's own keys: they die with it.
+func (s *Server) credentials(ctx context.Context, i fleet.Instance, role iam.Role) ([]byte, error) {
+	s.mu.Lock()
+	key, ok := s.roleKeys[i.ID]
+	s.mu.Unlock()
+	now := time.Now()
+	if !ok || key.Expires.Sub(now) < keyRenew {
+		var err error
+		key, err = s.Keys.IssueSession(ctx, awsapi.Caller{
+			Account: s.Account, InstanceID: i.ID, UserID: role.ID + ":" + i.ID,
+			ARN:   fmt.Sprintf("arn:aws:sts::%s:assumed-role/%s/%s", s.Account, role.Name, i.ID),
+			Allow: role.Allow, Deny: role.Deny,
+		}, keyLife)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		if s.roleKeys == nil {
+			s.roleKeys = map[string]awsapi.Key{}
+		}
+		s.roleKeys[i.ID] = key
+		s.mu.Unlock()
+	}
+	return json.MarshalIndent(Credentials{
+		Code: "Success", Type: "AWS-HMAC", LastUpdated: now.UTC().Format(time.RFC3339),
+		AccessKeyID: key.ID, SecretAccessKey: key.Secret, Token: key.Token,
+		Expiration: key.Expires.UTC().Format(time.RFC3339),
+	}, "", "  ")
+}
+
+// Forget drops what is kept of an instance that is gone.
+func (s *Server) Forget(instanceID string) {
+	s.mu.Lock()
+	delete(s.roleKeys, instanceID)
+	s.mu.Unlock()
+}
+
+func newToken() string {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return base64.URLEncoding.EncodeToString(b[:])
+}

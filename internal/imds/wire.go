@@ -1,0 +1,71 @@
+// Package imds is the metadata service that instances find at
+// 169.254.169.254: EC2's own tree (IMDSv2), and below /openpcs/v1 what the
+// openpcs agents ask and report. A caller is known by its source address,
+// which the provider assigns and guards.
+package imds
+
+import "github.com/openpcs/openpcs/internal/slurm"
+
+// Address is where instances find the service.
+const Address = "169.254.169.254"
+
+// Base is the service's URL as instances see it.
+const Base = "http://" + Address
+
+// Bootstrap tells a node's agent what to join (GET /openpcs/v1/bootstrap).
+type Bootstrap struct {
+	InstanceID string `json:"instanceId"`
+	ClusterID  string `json:"clusterId"`
+	Region     string `json:"region"`
+	Endpoint   string `json:"endpoint"` // of the PCS API
+	// Login says that the group is in no queue: its nodes run sackd too.
+	Login        bool   `json:"login"`
+	InstanceType string `json:"instanceType"`
+}
+
+// Report is what a node's agent says of its bootstrap
+// (POST /openpcs/v1/report).
+type Report struct {
+	// Stage is where it got: running, slurmd-started or failed.
+	Stage string `json:"stage"`
+	// Code and Message explain a failure.
+	Code    string `json:"code,omitempty"`
+	Message string `json:"message,omitempty"`
+	Log     string `json:"log,omitempty"` // end of bootstrap.log
+	// Timings are milliseconds since the agent started, by stage.
+	Timings map[string]int64 `json:"timings,omitempty"`
+}
+
+// Controller tells a controller's agent who it is
+// (GET /openpcs/v1/controller).
+type Controller struct {
+	ClusterID string `json:"clusterId"`
+	Token     string `json:"token"`
+}
+
+// Hook is one call of a Slurm program (POST /openpcs/v1/hook).
+type Hook struct {
+	Kind  string `json:"kind"` // resume, suspend, resume-fail
+	Nodes string `json:"nodes"`
+	// ResumeFile is SLURM_RESUME_FILE's content as slurmctld wrote it, empty
+	// when it was gone already.
+	ResumeFile string `json:"resumeFile,omitempty"`
+}
+
+// Credentials are the keys of an instance's role, in IMDS's form.
+type Credentials struct {
+	Code            string `json:"Code"`
+	LastUpdated     string `json:"LastUpdated"`
+	Type            string `json:"Type"`
+	AccessKeyID     string `json:"AccessKeyId"`
+	SecretAccessKey string `json:"SecretAccessKey"`
+	Token           string `json:"Token"`
+	Expiration      string `json:"Expiration"`
+}
+
+// Nodes is what slurmctld says of its nodes (POST /openpcs/v1/nodes): all of
+// them, or those that changed.
+type Nodes struct {
+	Full  bool                  `json:"full"`
+	Nodes map[string]slurm.Node `json:"nodes"`
+}

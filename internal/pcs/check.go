@@ -1,0 +1,139 @@
+package pcs
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Patterns of the published model; all must match the whole value.
+var (
+	namePattern       = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]+$`)
+	clusterRefPattern = regexp.MustCompile(`^(pcs_[a-zA-Z0-9]+|[A-Za-z][A-Za-z0-9-]{2,40})$`)
+	shortRefPattern   = regexp.MustCompile(`^(pcs_[a-zA-Z0-9]+|[A-Za-z][A-Za-z0-9-]{2,25})$`)
+	amiPattern        = regexp.MustCompile(`^ami-[a-z0-9]+$`)
+	profilePattern    = regexp.MustCompile(`^arn:aws([a-zA-Z-]{0,10})?:iam::[0-9]{12}:instance-profile/([!-~]{1,510}/)?([\w+=,.@-]{1,128})$`)
+	arnPattern        = regexp.MustCompile(`^arn:aws.*:pcs:.*:[0-9]{12}:.*/[a-z0-9_\-]+$`)
+	bootstrapPattern  = regexp.MustCompile(`^\S+$`)
+)
+
+// check collects what is wrong with a request, so that a caller learns all
+// of it at once.
+type check struct{ fields []Field }
+
+func (c *check) bad(name, format string, args ...any) {
+	c.fields = append(c.fields, Field{Name: name, Message: fmt.Sprintf(format, args...)})
+}
+
+func (c *check) err() error {
+	if len(c.fields) == 0 {
+		return nil
+	}
+	return invalid(c.fields...)
+}
+
+const required = "is required"
+
+// need returns the string, which must be there.
+func (c *check) need(name string, v *string) string {
+	if v == nil {
+		c.bad(name, required)
+		return ""
+	}
+	return *v
+}
+
+func (c *check) pattern(name string, v *string, p *regexp.Regexp) string {
+	if v != nil && !p.MatchString(*v) {
+		c.bad(name, "%s does not match %s", strconv.Quote(*v), strings.Trim(p.String(), "^$"))
+	}
+	return c.need(name, v)
+}
+
+func (c *check) enum(name string, v *string, allowed ...string) string {
+	if v != nil && !slices.Contains(allowed, *v) {
+		c.bad(name, "%s is not one of %s", strconv.Quote(*v), strings.Join(allowed, ", "))
+	}
+	return c.need(name, v)
+}
+
+// optionalEnum is enum with a default.
+func (c *check) optionalEnum(name string, v *string, byDefault string, allowed ...string) string {
+	if v == nil {
+		return byDefault
+	}
+	return c.enum(name, v, allowed...)
+}
+
+func (c *check) name(field string, v *string, longest int) string {
+	if v == nil {
+		return c.need(field, v)
+	}
+	switch n := utf8.RuneCountInString(*v); {
+	case n < 3 || n > longest:
+		c.bad(field, "has %d characters, 3 to %d are allowed", n, longest)
+	case strings.HasPrefix(*v, "pcs_"):
+		c.bad(field, "must not begin with pcs_, which is for ids")
+	case !namePattern.MatchString(*v):
+		c.bad(field, "%s is not allowed: use a letter, then letters, digits and hyphens", strconv.Quote(*v))
+	}
+	return *v
+}
+
+func (c *check) number(name string, v *int, low, high, byDefault int) int {
+	if v == nil {
+		return byDefault
+	}
+	if *v < low || *v > high {
+		c.bad(name, "%d is not in %d to %d", *v, low, high)
+	}
+	return *v
+}
+
+func (c *check) needNumber(name string, v *int, low, high int) int {
+	if v == nil {
+		c.bad(name, required)
+		return low
+	}
+	return c.number(name, v, low, high, low)
+}
+
+func (c *check) token(v *string) {
+	if v != nil && (len(*v) < 8 || len(*v) > 100) {
+		c.bad("clientToken", "has %d characters, 8 to 100 are allowed", len(*v))
+	}
+}
+
+const maxTags = 200
+
+func (c *check) tags(tags map[string]string, needed bool) {
+	if len(tags) > maxTags || (len(tags) == 0 && (needed || tags != nil)) {
+		c.bad("tags", "has %d entries, 1 to %d are allowed", len(tags), maxTags)
+	}
+	for k, v := range tags {
+		c.tagKey("tags", k)
+		if n := utf8.RuneCountInString(v); n > 256 {
+			c.bad("tags", "the value of %s has %d characters, at most 256 are allowed", strconv.Quote(k), n)
+		}
+	}
+}
+
+func (c *check) tagKey(field, k string) {
+	if n := utf8.RuneCountInString(k); n < 1 || n > 128 {
+		c.bad(field, "a key has %d characters, 1 to 128 are allowed", n)
+	}
+	if strings.HasPrefix(strings.ToLower(k), "aws:") {
+		c.bad(field, "the key %s begins with aws:, which is reserved", strconv.Quote(k))
+	}
+}
+
+// later refuses what this release does not do, so that it is never dropped
+// in silence.
+func (c *check) later(asked bool, name string) {
+	if asked {
+		c.bad(name, "is not supported by this release of openpcs: leave it out")
+	}
+}

@@ -1,0 +1,264 @@
+// Package slurm knows Slurm: it writes its configuration, reads its host
+// lists and states, and lists its versions. Nothing that a user sends can
+// add a line to a configuration file: every value goes through one checked
+// writer. It does not talk to any process; package control does.
+package slurm
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// NodeSet is the nodes of one compute node group: Name-1 to Name-Count.
+type NodeSet struct {
+	Name          string
+	Count         int
+	CPUs          int // one core a socket, one thread a core
+	RealMemoryMiB int
+	// Static is how many of them, from the first, are never suspended.
+	Static int
+}
+
+// Partition is one queue over node sets.
+type Partition struct {
+	Name string
+	Sets []string // names of node sets
+}
+
+// Config is all that slurm.conf of a cluster is made of.
+type Config struct {
+	Version           Version
+	ClusterName       string
+	ControllerName    string
+	ControllerAddress string
+	IdleTime          time.Duration
+	ResumeTimeout     time.Duration
+	SuspendTimeout    time.Duration
+	MaxJobs           int
+	HookDir           string // where the hook programs are, on the controller
+	Cgroups           bool   // the nodes have a usable cgroup v2 hierarchy
+	Nodes             []NodeSet
+	Partitions        []Partition
+}
+
+// Files are the configuration files of a cluster by name.
+type Files map[string][]byte
+
+// Render writes the configuration. The same Config, in any order of nodes
+// and partitions, gives the same bytes. An error names the value that cannot
+// be written.
+func (c Config) Render() (Files, error) {
+	var w writer
+	w.comment("Written by openpcs. Changes here are overwritten.")
+	w.set("ClusterName", c.ClusterName)
+	w.set("SlurmctldHost", c.ControllerName+"("+c.ControllerAddress+")")
+	w.set("SlurmUser", "slurm")
+	w.set("AuthType", "auth/slurm")
+	w.set("CredType", "cred/slurm")
+	w.set("AuthInfo", "use_client_ids")
+	w.list("SlurmctldParameters", c.controllerParameters())
+	// Slurm trusts the instance type's figures, not what slurmd counts on a
+	// host that many nodes share.
+	w.list("SlurmdParameters", []string{"config_overrides"})
+	if c.Version.HTTP {
+		w.list("CommunicationParameters", []string{"disable_http"})
+	}
+	w.set("StateSaveLocation", StateDir)
+	w.set("SlurmdSpoolDir", "/var/spool/slurmd")
+	w.set("SlurmctldLogFile", "/var/log/slurm/slurmctld.log")
+	w.set("SlurmdLogFile", "/var/log/slurm/slurmd.log")
+	w.set("SlurmctldPidFile", "/run/slurmctld/slurmctld.pid")
+	w.set("SlurmdPidFile", "/run/slurmd.pid")
+	w.set("LogTimeFormat", "rfc5424_ms")
+	w.set("SlurmctldDebug", "verbose")
+	w.set("SlurmdDebug", "info")
+	w.list("DebugFlags", []string{"AuditRPCs"})
+	w.set("MailProg", "/bin/true")
+	w.set("MpiDefault", "none")
+	w.set("SwitchType", "switch/none")
+	if c.Cgroups {
+		w.set("ProctrackType", "proctrack/cgroup")
+		w.list("TaskPlugin", []string{"task/cgroup", "task/affinity"})
+		w.list("PrologFlags", []string{"Contain", "Alloc"})
+	} else {
+		w.set("ProctrackType", "proctrack/linuxproc")
+		w.set("TaskPlugin", "task/none")
+		w.set("JobAcctGatherType", "jobacct_gather/linux")
+	}
+	w.set("SelectType", "select/cons_tres")
+	w.list("SelectTypeParameters", []string{"CR_CPU"})
+	w.set("EnforcePartLimits", "ALL")
+	w.list("SchedulerParameters", c.Version.schedulerParameters())
+	w.set("MaxJobCount", strconv.Itoa(c.MaxJobs))
+	w.set("MaxArraySize", strconv.Itoa(c.MaxJobs+1))
+	w.set("ReturnToService", "1")
+	w.set("SlurmctldTimeout", "120")
+	w.set("SlurmdTimeout", "60")
+	w.set("MessageTimeout", "30")
+	w.set("TCPTimeout", "5")
+
+	w.set("ResumeProgram", c.HookDir+"/resume")
+	w.set("SuspendProgram", c.HookDir+"/suspend")
+	w.set("ResumeFailProgram", c.HookDir+"/resume-fail")
+	w.set("PrologSlurmctld", c.HookDir+"/gate")
+	w.seconds("ResumeTimeout", c.ResumeTimeout)
+	w.seconds("SuspendTimeout", c.SuspendTimeout)
+	w.seconds("SuspendTime", c.IdleTime)
+	w.set("ResumeRate", "0")
+	w.set("SuspendRate", "0")
+	w.list("ReconfigFlags", []string{"KeepPowerSaveSettings"})
+
+	sets := slices.SortedFunc(slices.Values(c.Nodes), func(a, b NodeSet) int { return cmp.Compare(a.Name, b.Name) })
+	var static []string
+	for _, s := range sets {
+		if s.Static > 0 {
+			static = append(static, rangeOf(s.Name, s.Static))
+		}
+	}
+	w.list("SuspendExcNodes", static) // left out when empty: an empty value is fatal
+
+	known := map[string]NodeSet{}
+	for _, s := range sets {
+		known[s.Name] = s
+		if s.Count == 0 {
+			continue
+		}
+		w.record(
+			"NodeName", rangeOf(s.Name, s.Count),
+			"Sockets", strconv.Itoa(s.CPUs),
+			"CoresPerSocket", "1",
+			"ThreadsPerCore", "1",
+			"RealMemory", strconv.Itoa(s.RealMemoryMiB),
+			"Feature", s.Name,
+			"Weight", "1",
+			"State", "CLOUD",
+		)
+	}
+	parts := slices.SortedFunc(slices.Values(c.Partitions), func(a, b Partition) int { return cmp.Compare(a.Name, b.Name) })
+	for _, p := range parts {
+		var nodes []string
+		for _, name := range slices.Sorted(slices.Values(p.Sets)) {
+			s, ok := known[name]
+			if !ok {
+				return nil, fmt.Errorf("write partition %s: no node set %s", p.Name, name)
+			}
+			if s.Count > 0 {
+				nodes = append(nodes, rangeOf(s.Name, s.Count))
+			}
+		}
+		fields := []string{"PartitionName", p.Name}
+		if len(nodes) > 0 {
+			fields = append(fields, "Nodes", strings.Join(nodes, ","))
+		}
+		w.record(append(fields, "MaxTime", "INFINITE", "State", "UP")...)
+	}
+	if w.err != nil {
+		return nil, w.err
+	}
+
+	var cg writer
+	cg.comment("Written by openpcs. Changes here are overwritten.")
+	if c.Cgroups {
+		cg.set("CgroupPlugin", "cgroup/v2")
+		cg.set("ConstrainCores", "no")
+	} else {
+		cg.set("CgroupPlugin", "disabled")
+	}
+	return Files{"slurm.conf": w.buf.Bytes(), "cgroup.conf": cg.buf.Bytes()}, cg.err
+}
+
+// StateDir is slurmctld's StateSaveLocation on the controller.
+const StateDir = "/var/spool/slurmctld"
+
+func (c Config) controllerParameters() []string {
+	params := []string{
+		"enable_configless",
+		// The power save loop's default of 10 s would be most of a cold start.
+		"power_save_interval=1",
+		"power_save_min_interval=0",
+		"idle_on_node_suspend",
+		"node_reg_mem_percent=90",
+	}
+	if c.Version.ExpeditedRequeue {
+		params = append(params, "enable_expedited_requeue")
+	}
+	if c.Cgroups && c.Version.Stepmgr {
+		params = append(params, "enable_stepmgr")
+	}
+	return params
+}
+
+func rangeOf(name string, count int) string {
+	if count == 1 {
+		return name + "-1"
+	}
+	return fmt.Sprintf("%s-[1-%d]", name, count)
+}
+
+// writer writes slurm.conf syntax. The first value that cannot be written
+// stops it.
+type writer struct {
+	buf bytes.Buffer
+	err error
+}
+
+func (w *writer) comment(text string) { w.buf.WriteString("# " + text + "\n") }
+
+func (w *writer) set(key, value string) { w.record(key, value) }
+
+func (w *writer) list(key string, values []string) {
+	if len(values) > 0 {
+		w.record(key, strings.Join(values, ","))
+	}
+}
+
+func (w *writer) seconds(key string, d time.Duration) {
+	w.record(key, strconv.Itoa(int(d/time.Second)))
+}
+
+// record writes one line of key=value pairs.
+func (w *writer) record(pairs ...string) {
+	if w.err != nil {
+		return
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		value, err := quote(pairs[i+1], len(pairs) > 2)
+		if err != nil {
+			w.err = fmt.Errorf("write %s: %w", pairs[i], err)
+			return
+		}
+		if i > 0 {
+			w.buf.WriteByte(' ')
+		}
+		w.buf.WriteString(pairs[i] + "=" + value)
+	}
+	w.buf.WriteByte('\n')
+}
+
+// quote returns value as slurm.conf takes it. Slurm reads '#' as the start
+// of a comment and knows no escapes, so what it cannot carry is refused.
+func quote(value string, inRecord bool) (string, error) {
+	if value == "" {
+		return "", fmt.Errorf("the value is empty")
+	}
+	for _, r := range value {
+		switch {
+		case r < 0x20 || r == 0x7f || r == '\u2028' || r == '\u2029':
+			return "", fmt.Errorf("the value %q has a control character", value)
+		case r == '#' || r == '"' || r == '\\':
+			return "", fmt.Errorf("the value %q has the character %q, which slurm.conf cannot carry", value, r)
+		}
+	}
+	if strings.TrimSpace(value) != value {
+		return "", fmt.Errorf("the value %q begins or ends with white space", value)
+	}
+	if inRecord && strings.ContainsAny(value, " =") {
+		return `"` + value + `"`, nil
+	}
+	return value, nil
+}

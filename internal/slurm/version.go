@@ -1,0 +1,41 @@
+package slurm
+
+// Version says what a Slurm release can do, as far as the configuration
+// depends on it. One row a release: nothing else compares version numbers.
+type Version struct {
+	Name             string // as in the PCS API: 26.05
+	HTTP             bool   // slurmctld has an HTTP endpoint that is on by default (25.11)
+	ExpeditedRequeue bool   // SlurmctldParameters=enable_expedited_requeue (25.11)
+	RequeueOnResume  bool   // SchedulerParameters=requeue_on_resume_failure (25.05)
+	RequeueDelay     bool   // SchedulerParameters=requeue_delay (25.11)
+	Stepmgr          bool   // SlurmctldParameters=enable_stepmgr (24.05)
+}
+
+// Versions lists the releases openpcs can drive, oldest first.
+var Versions = []Version{
+	{Name: "24.11", Stepmgr: true},
+	{Name: "25.05", Stepmgr: true, RequeueOnResume: true},
+	{Name: "25.11", Stepmgr: true, RequeueOnResume: true, HTTP: true, ExpeditedRequeue: true, RequeueDelay: true},
+	{Name: "26.05", Stepmgr: true, RequeueOnResume: true, HTTP: true, ExpeditedRequeue: true, RequeueDelay: true},
+}
+
+// FindVersion returns the row of a release.
+func FindVersion(name string) (Version, bool) {
+	for _, v := range Versions {
+		if v.Name == name {
+			return v, true
+		}
+	}
+	return Version{}, false
+}
+
+func (v Version) schedulerParameters() []string {
+	params := []string{"batch_sched_delay=0", "sched_min_interval=0"}
+	if v.RequeueOnResume {
+		params = append(params, "requeue_on_resume_failure")
+	}
+	if v.RequeueDelay {
+		params = append(params, "requeue_delay=5")
+	}
+	return params
+}

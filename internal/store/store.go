@@ -1,0 +1,201 @@
+// Package store keeps the state of the control plane in one SQLite file. It
+// owns the schema and transactions; what is stored belongs to the packages
+// that declare a Collection. Whatever a committed transaction wrote survives
+// kill -9 and power loss (WAL, synchronous=FULL).
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver
+)
+
+// ErrNotFound is returned when there is no such object.
+var ErrNotFound = errors.New("not found")
+
+// ErrExists is returned when another object of the kind has the same region,
+// parent and name.
+var ErrExists = errors.New("name is taken")
+
+// migrations is append-only: entry n brings a file from version n to n+1.
+var migrations = []string{
+	`CREATE TABLE objects (
+		kind   TEXT NOT NULL,
+		id     TEXT NOT NULL,
+		region TEXT NOT NULL,
+		parent TEXT NOT NULL,
+		name   TEXT NOT NULL,
+		seq    INTEGER NOT NULL,
+		doc    BLOB NOT NULL,
+		PRIMARY KEY (kind, id)
+	) WITHOUT ROWID;
+	CREATE UNIQUE INDEX objects_name ON objects (kind, region, parent, name) WHERE name <> '';
+	CREATE INDEX objects_parent ON objects (kind, parent, seq);
+	CREATE TABLE counter (last INTEGER NOT NULL);
+	INSERT INTO counter VALUES (0);
+	CREATE TABLE events (
+		seq     INTEGER PRIMARY KEY AUTOINCREMENT,
+		at      INTEGER NOT NULL,
+		cluster TEXT NOT NULL,
+		subject TEXT NOT NULL,
+		kind    TEXT NOT NULL,
+		doc     BLOB NOT NULL
+	);
+	CREATE INDEX events_subject ON events (cluster, subject, seq);`,
+}
+
+// Store is one open state file. It is safe for concurrent use.
+type Store struct {
+	write *sql.DB // one connection: SQLite has one writer
+	read  *sql.DB
+}
+
+// Open opens or creates the state file at path and brings its schema up to
+// date. It refuses a file written by a newer openpcs.
+func Open(path string) (*Store, error) {
+	pragmas := url.Values{"_pragma": {
+		"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(ON)",
+	}}
+	open := func(conns int, txlock string) (*sql.DB, error) {
+		q := url.Values{"_pragma": pragmas["_pragma"], "_txlock": {txlock}}
+		db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+q.Encode())
+		if err != nil {
+			return nil, err
+		}
+		db.SetMaxOpenConns(conns)
+		db.SetMaxIdleConns(conns)
+		db.SetConnMaxIdleTime(0)
+		return db, nil
+	}
+	write, err := open(1, "immediate")
+	if err != nil {
+		return nil, fmt.Errorf("open state file %s: %w", path, err)
+	}
+	if err := migrate(write); err != nil {
+		_ = write.Close()
+		return nil, fmt.Errorf("open state file %s: %w", path, err)
+	}
+	read, err := open(8, "deferred")
+	if err != nil {
+		_ = write.Close()
+		return nil, fmt.Errorf("open state file %s: %w", path, err)
+	}
+	return &Store{write: write, read: read}, nil
+}
+
+func migrate(db *sql.DB) error {
+	var version int
+	if err := db.QueryRow(`PRAGMA user_version`).Scan(&version); err != nil {
+		return err
+	}
+	if version > len(migrations) {
+		return fmt.Errorf("schema version %d is newer than this openpcs knows (%d): install a newer openpcs", version, len(migrations))
+	}
+	for ; version < len(migrations); version++ {
+		tx, err := db.Begin()
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(migrations[version]); err != nil {
+			_ = tx.Rollback()
+			return fmt.Errorf("migrate schema to version %d: %w", version+1, err)
+		}
+		if _, err := tx.Exec(fmt.Sprintf(`PRAGMA user_version = %d`, version+1)); err != nil {
+			_ = tx.Rollback()
+			return err
+		}
+		if err := tx.Commit(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close closes the file.
+func (s *Store) Close() error {
+	return errors.Join(s.read.Close(), s.write.Close())
+}
+
+// Tx is a transaction. It is valid only inside the function it was given to.
+type Tx struct {
+	ctx context.Context
+	tx  *sql.Tx
+}
+
+// Update runs fn in a transaction that can write. All of it is durable when
+// Update returns nil, and nothing of it happened otherwise.
+func (s *Store) Update(ctx context.Context, fn func(tx *Tx) error) error {
+	return run(ctx, s.write, fn)
+}
+
+// View runs fn in a transaction that sees one consistent state.
+func (s *Store) View(ctx context.Context, fn func(tx *Tx) error) error {
+	return run(ctx, s.read, fn)
+}
+
+func run(ctx context.Context, db *sql.DB, fn func(tx *Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // no effect after Commit
+	if err := fn(&Tx{ctx: ctx, tx: tx}); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit transaction: %w", err)
+	}
+	return nil
+}
+
+// An Event is one durable line of a cluster's history. Subject names what it
+// is about, for example node/compute-1 or instance/i-0123456789abcdef0.
+type Event struct {
+	Seq     int64     `json:"seq"`
+	At      time.Time `json:"at"`
+	Cluster string    `json:"cluster"`
+	Subject string    `json:"subject"`
+	Kind    string    `json:"kind"`
+	Detail  []byte    `json:"detail"` // JSON
+}
+
+// Append adds an event; Seq is assigned.
+func (tx *Tx) Append(e Event) error {
+	if e.Detail == nil {
+		e.Detail = []byte("{}")
+	}
+	_, err := tx.tx.ExecContext(tx.ctx, `INSERT INTO events (at, cluster, subject, kind, doc) VALUES (?,?,?,?,?)`,
+		e.At.UnixNano(), e.Cluster, e.Subject, e.Kind, e.Detail)
+	if err != nil {
+		return fmt.Errorf("append event %s: %w", e.Kind, err)
+	}
+	return nil
+}
+
+// Events returns up to limit newest events of a cluster, oldest first. An
+// empty subject means all subjects.
+func (tx *Tx) Events(cluster, subject string, limit int) ([]Event, error) {
+	rows, err := tx.tx.QueryContext(tx.ctx, `SELECT seq, at, cluster, subject, kind, doc FROM (
+		SELECT * FROM events WHERE cluster = ? AND (? = '' OR subject = ?) ORDER BY seq DESC LIMIT ?
+	) ORDER BY seq`, cluster, subject, subject, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	defer func() { _ = rows.Close() }()
+	var out []Event
+	for rows.Next() {
+		var e Event
+		var at int64
+		if err := rows.Scan(&e.Seq, &at, &e.Cluster, &e.Subject, &e.Kind, &e.Detail); err != nil {
+			return nil, fmt.Errorf("read events: %w", err)
+		}
+		e.At = time.Unix(0, at).UTC()
+		out = append(out, e)
+	}
+	return out, rows.Err()
+}

@@ -233,6 +233,18 @@ func (c *Controller) hookMux(ctx context.Context) http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
+		// Launching ahead of ResumeProgram, which may be a second away, saves
+		// most of that second. It does no harm when it comes to nothing.
+		if !c.watch.ready(names) {
+			go func() {
+				once, cancel := context.WithTimeout(ctx, time.Second)
+				defer cancel()
+				h := imds.Hook{Kind: "expect", Nodes: g.Nodes}
+				if err := metadata(once, http.MethodPost, "/openpcs/v1/hook", c.who.Token, h, nil); err != nil {
+					c.log.Info("Nodes were not announced ahead", "nodes", g.Nodes, "err", err)
+				}
+			}()
+		}
 		reply(w, map[string]bool{"ready": c.watch.wait(r.Context(), names)})
 	})
 	return mux

@@ -146,6 +146,10 @@ func (n *node) stages(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := retry(ctx, func() error { return metadata(ctx, http.MethodGet, "/openpcs/v1/go", "", nil, nil) }); err != nil {
+		return fmt.Errorf("wait for Slurm to resume the node: %w", err)
+	}
+	n.mark("resumed")
 	if err := n.finalize(ctx); err != nil {
 		return err
 	}

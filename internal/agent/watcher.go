@@ -30,6 +30,7 @@ type watcher struct {
 	mu    sync.Mutex
 	gates map[*gate]struct{}
 	warm  time.Time // look often until then
+	last  map[string]slurm.Node
 }
 
 type gate struct {
@@ -135,9 +136,18 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
+// ready reports whether the nodes were ready when last looked at.
+func (w *watcher) ready(names []string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ready, _ := verdict(names, w.last)
+	return ready
+}
+
 func (w *watcher) open(nodes map[string]slurm.Node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.last = nodes
 	for g := range w.gates {
 		if ready, decided := verdict(g.names, nodes); decided {
 			select {

@@ -97,7 +97,7 @@ func (a *App) Start(ctx context.Context) (err error) {
 	inner := net.JoinHostPort(a.host.Gateway.Addr().String(), port)
 	a.control = control.New(control.Options{
 		Store: a.store, Provider: a.provider, Keys: a.keys, Account: o.Account, StateDir: o.StateDir,
-		Endpoint: "http://" + inner, PrefixBits: a.host.Gateway.Bits(), Log: o.Log,
+		Endpoint: "http://" + inner, PrefixBits: a.host.Gateway.Bits(), ResumeTimeout: o.ResumeTimeout, Log: o.Log,
 	})
 	front, err := a.services(ctx)
 	if err != nil {

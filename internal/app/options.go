@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"time"
 )
 
 // Options say where a control plane keeps its things. Several with different
@@ -21,7 +23,9 @@ type Options struct {
 	Subnet   netip.Prefix // addresses of the instances
 	Region   string       // what openpcs env exports
 	Account  string
-	Log      *slog.Logger
+	// ResumeTimeout is how long a node may take to come up.
+	ResumeTimeout time.Duration
+	Log           *slog.Logger
 }
 
 var (
@@ -52,6 +56,11 @@ func FromEnvironment() (Options, error) {
 		return o, fmt.Errorf("OPENPCS_SUBNET: %q is not an IPv4 network of at most /18, such as 10.77.0.0/16", subnet)
 	}
 	o.Subnet = prefix
+	seconds, err := strconv.Atoi(get("RESUME_TIMEOUT", "1800"))
+	if err != nil || seconds < 5 || seconds > 65533 {
+		return o, fmt.Errorf("OPENPCS_RESUME_TIMEOUT: %q is not 5 to 65533 seconds", get("RESUME_TIMEOUT", ""))
+	}
+	o.ResumeTimeout = time.Duration(seconds) * time.Second
 	switch {
 	case !sitePattern.MatchString(o.Site):
 		return o, fmt.Errorf("OPENPCS_SITE: %q is not up to 8 lower-case letters and digits", o.Site)

@@ -19,6 +19,7 @@ func (s *shell) serveCommand() *cobra.Command {
 			"  OPENPCS_REGION   region that openpcs env exports (ap-northeast-1)\n" +
 			"  OPENPCS_ACCOUNT  account id (000000000000)\n" +
 			"  OPENPCS_SUBNET   addresses of the instances (10.77.0.0/16)\n" +
+			"  OPENPCS_RESUME_TIMEOUT  seconds a node may take to come up (1800)\n" +
 			"  OPENPCS_SITE     name that tells several control planes on one machine apart",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if os.Geteuid() != 0 {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -44,7 +45,7 @@ func (c *Control) render(cl fleet.Cluster, groups []fleet.Group, queues []fleet.
 	conf := slurm.Config{
 		Version: version, ClusterName: cl.Name,
 		ControllerName: "slurmctld-primary", ControllerAddress: cl.ControllerAddress,
-		IdleTime: cl.IdleTime, ResumeTimeout: resumeTimeout, SuspendTimeout: suspendTimeout,
+		IdleTime: cl.IdleTime, ResumeTimeout: cmp.Or(c.ResumeTimeout, resumeTimeout), SuspendTimeout: suspendTimeout,
 		MaxJobs: jobs, HookDir: agent.HookDir, Cgroups: c.Cgroups,
 	}
 	names := map[string]string{}

@@ -23,15 +23,17 @@ import (
 
 // Options is what Control needs.
 type Options struct {
-	Store      *store.Store
-	Provider   compute.Provider
-	Keys       *awsapi.Keys
-	Account    string
-	StateDir   string // shared homes, controllers' state, kept logs
-	Endpoint   string // of the API, as instances reach it
-	Cgroups    bool   // instances have a usable cgroup v2 hierarchy
-	PrefixBits int    // length of the bridge's network
-	Log        *slog.Logger
+	Store    *store.Store
+	Provider compute.Provider
+	Keys     *awsapi.Keys
+	Account  string
+	StateDir string // shared homes, controllers' state, kept logs
+	Endpoint string // of the API, as instances reach it
+	// ResumeTimeout is how long a node may take to come up; 0: 30 minutes.
+	ResumeTimeout time.Duration
+	Cgroups       bool // instances have a usable cgroup v2 hierarchy
+	PrefixBits    int  // length of the bridge's network
+	Log           *slog.Logger
 	// Slurmctld talks to a cluster's controller; nil: to its agent.
 	Slurmctld func(fleet.Cluster) Slurmctld
 }
@@ -45,7 +47,8 @@ type Control struct {
 
 	mu      sync.Mutex
 	loops   map[string]*loop
-	busy    map[string]bool          // effects under way, by subject
+	busy    map[string]bool // effects under way, by subject
+	resumed announcer
 	present map[string]compute.State // the provider's instances
 	// launches bounds launches and terminations under way: more of them at
 	// once than this make each other slower.

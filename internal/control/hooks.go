@@ -76,8 +76,15 @@ func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error
 			i, ok := live[name]
 			detail := map[string]any{}
 			switch h.Kind {
+			case "expect":
+				// A job got the node: launch ahead of ResumeProgram, unless
+				// something of the node's former life is still there.
+				if ok || n.Want || now.Before(n.NotBefore) || n.Down != "" {
+					continue
+				}
+				n.Want, n.WantAt, n.Early = true, now, true
 			case "resume":
-				n.Want, n.WantAt, n.Jobs, n.Down = true, now, jobs[name], ""
+				n.Want, n.WantAt, n.Jobs, n.Down, n.Early = true, now, jobs[name], "", false
 				if len(n.Jobs) > 0 {
 					detail["jobs"] = n.Jobs
 				}
@@ -90,7 +97,7 @@ func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error
 					}
 				}
 			case "suspend":
-				n.Want, n.Jobs = false, nil
+				n.Want, n.Jobs, n.Early = false, nil, false
 			case "resume-fail":
 				if ok {
 					i, n = fleet.FailInstance(i, n, "RESUME_TIMEOUT", "its node did not come up within ResumeTimeout", "ResumeTimeout reached", now)
@@ -112,6 +119,9 @@ func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error
 		return nil
 	})
 	if err == nil {
+		if h.Kind == "resume" {
+			c.resumed.announce(clusterID, names)
+		}
 		c.Wake(clusterID)
 	}
 	return err
@@ -190,6 +200,29 @@ func (c *Control) Failed(ctx context.Context, instanceID, log string) error {
 			"Use an image that has it: aws ec2 describe-images --owners amazon --filters 'Name=name,Values=aws-pcs-sample_ami-*'"
 	}
 	return c.Report(ctx, instanceID, r)
+}
+
+// Go returns when the instance's slurmd may start: Slurm has resumed its
+// node. A slurmd that registers before would be taken for a stray one.
+func (c *Control) Go(ctx context.Context, i fleet.Instance) error {
+	announced, cancel := c.resumed.subscribe(i.ClusterID, i.NodeName)
+	defer cancel()
+	for {
+		early := false
+		err := c.Store.View(ctx, func(tx *store.Tx) error {
+			n, err := fleet.Nodes.Get(tx, fleet.NodeID(i.ClusterID, i.NodeName))
+			early = n.Early
+			return ignoreMissing(err)
+		})
+		if err != nil || !early {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-announced:
+		}
+	}
 }
 
 // Bootstrap tells a node's agent what to join.

@@ -216,6 +216,10 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 		return fleet.Action{}, w.event("node/"+a.Node, "ready", map[string]any{"instance": i.ID, "afterMs": w.now.Sub(i.LaunchedAt).Milliseconds()})
 	case fleet.Forget:
 		return fleet.Action{}, fleet.Instances.Delete(w.tx, a.Instance)
+	case fleet.GiveUp:
+		n := w.node(a.Node, w.groups[a.GroupID])
+		n.Want, n.Early, n.Jobs = false, false, nil
+		return fleet.Action{}, errors.Join(w.putNode(n), w.event("node/"+a.Node, "given-up", map[string]any{"reason": a.Reason}))
 	default:
 		return a, nil
 	}

@@ -69,8 +69,7 @@ func (e *EC2) Service() awsapi.Service {
 	}
 }
 
-// fault words type errors as EC2 does: a name that is no number is a
-// malformed parameter.
+// fault tells of an unknown parameter that AWS may well know it.
 func fault(f *awsapi.Fault) *awsapi.Error {
 	if f.Kind == awsapi.FaultUnknownMember {
 		return &awsapi.Error{Code: "UnknownParameter", Message: f.Message + " (or openpcs does not support it)"}

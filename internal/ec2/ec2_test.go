@@ -602,15 +602,3 @@ func TestInstanceTypes(t *testing.T) {
 		t.Errorf("offerings: got %+v, %v", off, err)
 	}
 }
-
-// TestOperationsHaveTheirPermission walks the table.
-func TestOperationsHaveTheirPermission(t *testing.T) {
-	for _, op := range ec2.New(ec2.Options{}).Service().Operations {
-		if op.Permission != "ec2:"+op.Name {
-			t.Errorf("%s has permission %s", op.Name, op.Permission)
-		}
-		if readOnly := strings.HasPrefix(op.Name, "Describe") || strings.HasPrefix(op.Name, "Get"); op.ReadOnly != readOnly {
-			t.Errorf("%s: ReadOnly is %v", op.Name, op.ReadOnly)
-		}
-	}
-}

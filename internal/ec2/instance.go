@@ -237,13 +237,9 @@ func (e *EC2) instances(tx *store.Tx, region string, ids []string) ([]instanceVi
 			return nil, fail("InvalidInstanceID.Malformed", "Invalid id: \"%s\"", id)
 		}
 	}
-	all, err := fleet.Instances.InRegion(tx, region)
+	all, err := storedInstances(tx, region, ids)
 	if err != nil {
 		return nil, err
-	}
-	all, missing := selected(all, ids, func(i fleet.Instance) string { return i.ID })
-	if len(missing) > 0 {
-		return nil, fail("InvalidInstanceID.NotFound", "%s", plural(missing, "The instance ID '%s' does not exist", "The instance IDs '%s' do not exist"))
 	}
 	groups, err := SecurityGroups.InRegion(tx, region)
 	if err != nil {
@@ -282,6 +278,34 @@ func (e *EC2) instances(tx *store.Tx, region string, ids []string) ([]instanceVi
 			v.profile = p
 		}
 		out = append(out, v)
+	}
+	return out, nil
+}
+
+// storedInstances reads those with the ids only, because a region may have
+// thousands.
+func storedInstances(tx *store.Tx, region string, ids []string) ([]fleet.Instance, error) {
+	if len(ids) == 0 {
+		return fleet.Instances.InRegion(tx, region)
+	}
+	var out []fleet.Instance
+	var missing []string
+	for n, id := range ids {
+		if slices.Contains(ids[:n], id) {
+			continue
+		}
+		i, err := fleet.Instances.Get(tx, id)
+		switch {
+		case errors.Is(err, store.ErrNotFound), err == nil && i.Region != region:
+			missing = append(missing, id)
+		case err != nil:
+			return nil, err
+		default:
+			out = append(out, i)
+		}
+	}
+	if len(missing) > 0 {
+		return nil, fail("InvalidInstanceID.NotFound", "%s", plural(missing, "The instance ID '%s' does not exist", "The instance IDs '%s' do not exist"))
 	}
 	return out, nil
 }

@@ -182,6 +182,9 @@ type Node struct {
 	Want   bool      `json:"want"`
 	WantAt time.Time `json:"wantAt,omitzero"`
 	Jobs   []int     `json:"jobs,omitempty"` // jobs it was resumed for
+	// Early says that a job got the node and ResumeProgram is still to come:
+	// the instance is launched ahead, but its slurmd must wait.
+	Early bool `json:"early,omitempty"`
 	// Attempts counts launches that failed in a row; NotBefore holds the
 	// next one back.
 	Attempts  int       `json:"attempts,omitempty"`

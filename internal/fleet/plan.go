@@ -20,6 +20,9 @@ const (
 	// node whose instances failed: 5 s, 10 s, 20 s, ... 10 min.
 	backoffBase = 5 * time.Second
 	backoffCap  = 10 * time.Minute
+	// EarlyLimit is how long an instance launched ahead waits for Slurm's
+	// ResumeProgram, which comes within two seconds unless the job is gone.
+	EarlyLimit = 10 * time.Second
 )
 
 // ReasonPrefix begins each reason that openpcs sets on a Slurm node, so that
@@ -38,6 +41,7 @@ const (
 	Fail    ActionKind = "fail"     // Instance did not come up: Fail it
 	MarkUp  ActionKind = "mark-up"  // Instance is ready in Slurm
 	Forget  ActionKind = "forget"   // drop the terminated Instance
+	GiveUp  ActionKind = "give-up"  // Node is not wanted after all
 	Start   ActionKind = "start"    // launch the pending Instance
 	Stop    ActionKind = "stop"     // end the shutting-down Instance
 	PowerUp ActionKind = "power-up" // ask Slurm to resume the static Node
@@ -168,6 +172,14 @@ func (p *planner) node(g Group, index int) {
 	if node.Down != "" && known {
 		p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Reason: node.Down})
 		return
+	}
+	if node.Early {
+		if late := node.WantAt.Add(EarlyLimit); !p.Now.Before(late) {
+			p.do(Action{Kind: GiveUp, GroupID: g.ID, Node: name, Reason: "Slurm did not resume the node after all"})
+			return
+		} else {
+			p.wake(late)
+		}
 	}
 	if live || (g.Status != Active && g.Status != Updating) {
 		return

@@ -29,6 +29,7 @@ type Control interface {
 	Bootstrap(ctx context.Context, i fleet.Instance) (Bootstrap, error)
 	Report(ctx context.Context, instanceID string, r Report) error
 	Failed(ctx context.Context, instanceID, log string) error
+	Go(ctx context.Context, i fleet.Instance) error
 	Hook(ctx context.Context, clusterID string, h Hook) error
 	NodeStates(clusterID string, n Nodes)
 }
@@ -84,6 +85,12 @@ func (s *Server) Handler() http.Handler {
 
 	mux.HandleFunc("GET /openpcs/v1/bootstrap", s.ofInstance(func(ctx context.Context, i fleet.Instance, _ []byte) (any, error) {
 		return s.Control.Bootstrap(ctx, i)
+	}))
+	mux.HandleFunc("GET /openpcs/v1/go", s.ofInstance(func(ctx context.Context, i fleet.Instance, _ []byte) (any, error) {
+		// Shorter than the server's own limits: the agent asks again.
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
+		return struct{}{}, s.Control.Go(ctx, i)
 	}))
 	mux.HandleFunc("POST /openpcs/v1/report", s.ofInstance(func(ctx context.Context, i fleet.Instance, body []byte) (any, error) {
 		var r Report

@@ -45,7 +45,7 @@ type Controller struct {
 
 // Hook is one call of a Slurm program (POST /openpcs/v1/hook).
 type Hook struct {
-	Kind  string `json:"kind"` // resume, suspend, resume-fail
+	Kind  string `json:"kind"` // resume, suspend, resume-fail; expect: a job got the nodes
 	Nodes string `json:"nodes"`
 	// ResumeFile is SLURM_RESUME_FILE's content as slurmctld wrote it, empty
 	// when it was gone already.

@@ -178,8 +178,9 @@ const StateDir = "/var/spool/slurmctld"
 func (c Config) controllerParameters() []string {
 	params := []string{
 		"enable_configless",
-		// The power save loop's default of 10 s would be most of a cold start.
-		"power_save_interval=1",
+		// The power save loop's default of 10 s would be most of a cold start;
+		// with 0 it looks every second.
+		"power_save_interval=0",
 		"power_save_min_interval=0",
 		"idle_on_node_suspend",
 		"node_reg_mem_percent=90",

@@ -26,6 +26,7 @@ func (s *SSM) enqueue(id string) {
 	select {
 	case s.queue <- id:
 	default:
+		s.missed.Store(true)
 	}
 }
 
@@ -85,7 +86,7 @@ func (s *SSM) loop(ctx context.Context) {
 			return
 		case id := <-s.queue:
 			begin(id)
-			if len(s.queue) == 0 {
+			if len(s.queue) == 0 && s.missed.Swap(false) {
 				for _, id := range s.waiting(ctx) {
 					begin(id)
 				}

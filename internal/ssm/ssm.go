@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/openpcs/openpcs/internal/awsapi"
@@ -50,6 +51,7 @@ type SSM struct {
 	mu      sync.Mutex
 	running map[string]context.CancelFunc // by invocation
 	queue   chan string                   // ids of commands that wait
+	missed  atomic.Bool                   // the queue was full once
 	stop    func()                        // nil before Start
 }
 

@@ -203,15 +203,12 @@ func (p *Provider) drop(id string) {
 	p.emit(id, compute.Deleted)
 }
 
-// Reboot implements compute.Provider.
+// Reboot implements compute.Provider. As with Incus, only its end is an event.
 func (p *Provider) Reboot(ctx context.Context, id string) error {
 	if err := p.enter(ctx, OpReboot, id); err != nil {
 		return err
 	}
 	return p.with(id, func(i *instance) {
-		if i.state == compute.Running {
-			p.emit(id, compute.Halted)
-		}
 		i.state = compute.Running
 		p.emit(id, compute.Started)
 	})

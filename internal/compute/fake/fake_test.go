@@ -68,7 +68,7 @@ func TestLife(t *testing.T) {
 		}{
 			{"launch", func() error { return p.Launch(t.Context(), s) }, []compute.EventKind{compute.Started}, compute.Running},
 			{"launch_again", func() error { return p.Launch(t.Context(), s) }, nil, compute.Running},
-			{"reboot", func() error { return p.Reboot(t.Context(), s.ID) }, []compute.EventKind{compute.Halted, compute.Started}, compute.Running},
+			{"reboot", func() error { return p.Reboot(t.Context(), s.ID) }, []compute.EventKind{compute.Started}, compute.Running},
 			{"crash", func() error { return p.Crash(s.ID) }, []compute.EventKind{compute.Halted}, compute.Stopped},
 			{"launch_after_crash", func() error { return p.Launch(t.Context(), s) }, []compute.EventKind{compute.Started}, compute.Running},
 			{"terminate", func() error { return p.Terminate(t.Context(), s.ID) }, []compute.EventKind{compute.Halted, compute.Deleted}, ""},

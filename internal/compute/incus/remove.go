@@ -64,5 +64,5 @@ func (p *Provider) removeNetwork(ctx context.Context) error {
 	if err != nil && !errors.Is(err, compute.ErrNotFound) {
 		return err
 	}
-	return removeStrayBridge(ctx, p.opts.Network)
+	return removeStray(ctx, p.opts.Network)
 }

@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -205,7 +201,7 @@ func (p *Provider) applyNetwork(ctx context.Context, config map[string]string) e
 	}
 	// Incus refuses to make a bridge that exists without its knowledge,
 	// which is how a crash leaves it.
-	if err := removeStrayBridge(ctx, name); err != nil {
+	if err := removeStray(ctx, name); err != nil {
 		return err
 	}
 	want := thing{Name: name, Description: description, Type: "bridge", Config: config}
@@ -232,26 +228,4 @@ func (p *Provider) mendNetwork(ctx context.Context, have thing, config map[strin
 		}
 	}
 	return p.mend(ctx, networkPath(p.opts.Network), have, config)
-}
-
-func interfaceExists(name string) bool {
-	_, err := os.Stat(filepath.Join("/sys/class/net", name))
-	return err == nil
-}
-
-// removeStrayBridge deletes a network interface of that name if it is a
-// bridge; anything else is not ours and stays.
-func removeStrayBridge(ctx context.Context, name string) error {
-	_, err := os.Stat(filepath.Join("/sys/class/net", name, "bridge"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("look for a stray bridge: %w", err)
-	}
-	out, err := exec.CommandContext(ctx, "ip", "link", "delete", "dev", name).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("remove stray bridge %s: %w: %s", name, err, out)
-	}
-	return nil
 }

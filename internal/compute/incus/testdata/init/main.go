@@ -36,6 +36,7 @@ func initProcess() {
 	stop := make(chan os.Signal, 1)
 	// The second is SIGRTMIN+3, which tells systemd to halt.
 	signal.Notify(stop, syscall.SIGPWR, syscall.Signal(37))
+	os.Remove("/run/stubborn")
 	n := 1
 	if b, err := os.ReadFile("/boots"); err == nil {
 		n, _ = strconv.Atoi(string(b))
@@ -48,7 +49,7 @@ func initProcess() {
 	b, err := os.ReadFile("/etc/address")
 	must(err)
 	must(setAddress(strings.TrimSpace(string(b))))
-	must(os.WriteFile("/run/up", nil, 0o644))
+	must(os.WriteFile("/run/up", []byte(strconv.Itoa(n)), 0o644))
 	for range stop {
 		if _, err := os.Stat("/run/stubborn"); err != nil {
 			return
@@ -100,9 +101,9 @@ func tool(name string, args []string) error {
 			return err
 		}
 		fmt.Print(fi.Sys().(*syscall.Stat_t).Uid)
-	case "up": // once init has got that far
+	case "up": // once init has got that far, in that boot
 		for {
-			if _, err := os.Stat("/run/up"); err == nil {
+			if b, err := os.ReadFile("/run/up"); err == nil && string(b) == args[0] {
 				return nil
 			}
 			time.Sleep(5 * time.Millisecond)

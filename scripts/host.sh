@@ -366,7 +366,10 @@ incus_up() {
 	chmod 711 "$incus_dir"
 	say "starting incusd in $incus_dir"
 	ulimit -n 1048576 2>/dev/null || ulimit -n "$(ulimit -Hn)"
+	# lxcfs does not run here, and its hook only sleeps at every stop.
+	mkdir -p "$incus_dir/lxc-config/common.conf.d"
 	env -i PATH="$incusd_path" HOME=/root LANG=C.UTF-8 INCUS_DIR="$incus_dir" \
+		INCUS_LXC_TEMPLATE_CONFIG="$incus_dir/lxc-config" \
 		setsid nsenter --mount="$namespace" -- \
 		incusd --group root --logfile "$log_file" </dev/null >>"$incus_dir/logs/incusd.out" 2>&1 9>&- &
 	local pid=$!

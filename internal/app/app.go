@@ -305,9 +305,10 @@ func hasAddress(i *net.Interface, address string) bool {
 	return false
 }
 
-// addAddress gives the bridge the address of the metadata service.
+// addAddress gives the bridge the address of the metadata service, with the
+// scope that the engine leaves alone.
 func addAddress(bridge string, address netip.Addr) error {
-	out, err := exec.Command("ip", "address", "add", address.String()+"/32", "dev", bridge).CombinedOutput()
+	out, err := exec.Command("ip", "address", "add", address.String()+"/32", "dev", bridge, "scope", "link").CombinedOutput()
 	if err != nil && !strings.Contains(string(out), "exists") && !strings.Contains(string(out), "already assigned") {
 		return fmt.Errorf("give %s the address %s: %w: %s", bridge, address, err, strings.TrimSpace(string(out)))
 	}

@@ -51,11 +51,11 @@ func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 	}
 	if len(recovering) > 0 {
 		list := slurm.Compress(recovering)
-		c.once(cl.ID, cl.ID+"/recover/"+list, func(ctx context.Context) error { return c.recover(ctx, cl, ctld, recovering) })
+		c.once(cl.ID, cl.ID+"/recover/"+list, func(ctx context.Context) error { return c.recover(ctx, l, ctld, recovering) })
 	}
 	for reason, nodes := range down {
 		list := slurm.Compress(nodes)
-		c.once(cl.ID, cl.ID+"/down/"+list, func(ctx context.Context) error { return c.setDown(ctx, cl, ctld, nodes, reason) })
+		c.once(cl.ID, cl.ID+"/down/"+list, func(ctx context.Context) error { return c.setDown(ctx, l, ctld, nodes, reason) })
 	}
 }
 
@@ -74,7 +74,7 @@ func (l *loop) askedPowerUp(node string) bool {
 // setDown sets nodes down with a reason and then powers them down: that
 // order frees the job at once and takes the node back to idle~ (Slurm
 // ignores a power down of a node that is powering up).
-func (c *Control) setDown(ctx context.Context, cl fleet.Cluster, ctld Slurmctld, nodes []string, reason string) error {
+func (c *Control) setDown(ctx context.Context, l *loop, ctld Slurmctld, nodes []string, reason string) error {
 	list := slurm.Compress(nodes)
 	if err := scontrol(ctx, ctld, "update", "NodeName="+list, "State=DOWN", "Reason="+reason); err != nil {
 		return err
@@ -82,9 +82,12 @@ func (c *Control) setDown(ctx context.Context, cl fleet.Cluster, ctld Slurmctld,
 	if err := scontrol(ctx, ctld, "update", "NodeName="+list, "State=POWER_DOWN"); err != nil {
 		c.Log.Info("Node was not powered down", "nodes", list, "err", err)
 	}
+	if err := c.look(ctx, l, ctld); err != nil {
+		return err
+	}
 	return c.Store.Update(ctx, func(tx *store.Tx) error {
 		for _, name := range nodes {
-			n, err := fleet.Nodes.Get(tx, fleet.NodeID(cl.ID, name))
+			n, err := fleet.Nodes.Get(tx, fleet.NodeID(l.id, name))
 			if errors.Is(err, store.ErrNotFound) {
 				continue
 			}
@@ -98,7 +101,7 @@ func (c *Control) setDown(ctx context.Context, cl fleet.Cluster, ctld Slurmctld,
 			if err := fleet.Nodes.Put(tx, n); err != nil {
 				return err
 			}
-			if err := event(tx, time.Now().UTC(), cl.ID, "node/"+name, "down", map[string]any{"reason": reason}); err != nil {
+			if err := event(tx, time.Now().UTC(), l.id, "node/"+name, "down", map[string]any{"reason": reason}); err != nil {
 				return err
 			}
 		}
@@ -106,14 +109,27 @@ func (c *Control) setDown(ctx context.Context, cl fleet.Cluster, ctld Slurmctld,
 	})
 }
 
-// recover makes nodes that are down and have no instance idle~ again.
-func (c *Control) recover(ctx context.Context, cl fleet.Cluster, ctld Slurmctld, nodes []string) error {
+// look asks slurmctld for its nodes, so that the next decision does not stand
+// on what was before a command.
+func (c *Control) look(ctx context.Context, l *loop, ctld Slurmctld) error {
+	nodes, err := ctld.Nodes(ctx)
+	if err == nil {
+		l.setStates(nodes, true)
+	}
+	return err
+}
+
+// recover makes nodes that have no instance left idle~ again.
+func (c *Control) recover(ctx context.Context, l *loop, ctld Slurmctld, nodes []string) error {
 	if err := scontrol(ctx, ctld, "update", "NodeName="+slurm.Compress(nodes), "State=RESUME"); err != nil {
+		return errors.Join(err, c.look(ctx, l, ctld))
+	}
+	if err := c.look(ctx, l, ctld); err != nil {
 		return err
 	}
 	return c.Store.Update(ctx, func(tx *store.Tx) error {
 		for _, name := range nodes {
-			if err := event(tx, time.Now().UTC(), cl.ID, "node/"+name, "recovered", nil); err != nil {
+			if err := event(tx, time.Now().UTC(), l.id, "node/"+name, "recovered", nil); err != nil {
 				return err
 			}
 		}

@@ -112,7 +112,7 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 		}
 		actions, wake := fleet.Plan(o)
 		next = wake
-		w := &recorder{tx: tx, now: now, cl: cl, o: o, groups: map[string]fleet.Group{}, instances: map[string]fleet.Instance{}, account: c.Account}
+		w := &recorder{tx: tx, now: now, cl: cl, o: o, groups: map[string]fleet.Group{}, instances: map[string]fleet.Instance{}}
 		for _, g := range groups {
 			w.groups[g.ID] = g
 		}
@@ -145,8 +145,7 @@ type recorder struct {
 	o         fleet.Observed
 	groups    map[string]fleet.Group
 	instances map[string]fleet.Instance
-	used      map[string]bool // addresses, read at first need
-	account   string
+	addresses *fleet.Addresses // read at first need
 }
 
 func (w *recorder) event(subject, kind string, detail map[string]any) error {
@@ -227,23 +226,10 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 
 // newInstance makes the pending instance that will back a node.
 func (w *recorder) newInstance(g fleet.Group, node string) (fleet.Instance, error) {
-	if w.used == nil {
-		w.used = map[string]bool{}
-		all, err := fleet.Instances.InRegion(w.tx, g.Region)
-		if err != nil {
+	if w.addresses == nil {
+		var err error
+		if w.addresses, err = fleet.ReadAddresses(w.tx, g.Region); err != nil {
 			return fleet.Instance{}, err
-		}
-		for _, i := range all {
-			if i.State.Live() {
-				w.used[i.Address] = true
-			}
-		}
-		clusters, err := fleet.Clusters.InRegion(w.tx, g.Region)
-		if err != nil {
-			return fleet.Instance{}, err
-		}
-		for _, cl := range clusters {
-			w.used[cl.ControllerAddress] = true
 		}
 	}
 	var failed error
@@ -252,12 +238,11 @@ func (w *recorder) newInstance(g fleet.Group, node string) (fleet.Instance, erro
 		if err != nil {
 			return fleet.Instance{}, err
 		}
-		address, err := fleet.FreeAddress(subnet.CIDR, w.used)
+		address, err := w.addresses.Take(subnet.CIDR)
 		if err != nil {
 			failed = err
 			continue
 		}
-		w.used[address] = true
 		tags := map[string]string{}
 		maps.Copy(tags, g.Launch.Tags)
 		tags["aws:pcs:cluster-id"] = w.cl.ID

@@ -7,48 +7,81 @@ import (
 	"github.com/openpcs/openpcs/internal/store"
 )
 
-// FreeAddress returns the lowest address of the subnet that is not in use.
-// As in EC2 the first four and the last are not given out.
-func FreeAddress(cidr string, used map[string]bool) (string, error) {
+// Addresses tells which addresses a region has in use.
+type Addresses struct {
+	used map[string]bool
+	// recent ones belonged to instances that ended within the hour. Daemons
+	// may still send to those, so they are given out only when no other is
+	// left: a job once died of its predecessor's cancellation that way.
+	recent map[string]bool
+}
+
+// ReadAddresses reads what the transaction sees: instances and controllers
+// of the region. VPCs of regions do not overlap.
+func ReadAddresses(tx *store.Tx, region string) (*Addresses, error) {
+	a := &Addresses{used: map[string]bool{}, recent: map[string]bool{}}
+	instances, err := Instances.InRegion(tx, region)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range instances {
+		if i.State.Live() {
+			a.used[i.Address] = true
+		} else {
+			a.recent[i.Address] = true
+		}
+	}
+	clusters, err := Clusters.InRegion(tx, region)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range clusters {
+		a.used[c.ControllerAddress] = true
+	}
+	return a, nil
+}
+
+// Take returns a free address of the subnet (10.77.16.0/22) and marks it. As
+// in EC2 the first four and the last are not given out.
+func (a *Addresses) Take(cidr string) (string, error) {
 	prefix, err := netip.ParsePrefix(cidr)
 	if err != nil {
 		return "", fmt.Errorf("find a free address: %w", err)
 	}
-	a := prefix.Masked().Addr()
+	first := prefix.Masked().Addr()
 	for range 4 {
-		a = a.Next()
+		first = first.Next()
 	}
-	for ; prefix.Contains(a.Next()); a = a.Next() { // the last one is left out
-		if s := a.String(); !used[s] {
+	spare := ""
+	for at := first; prefix.Contains(at.Next()); at = at.Next() { // the last one is left out
+		s := at.String()
+		switch {
+		case a.used[s]:
+		case a.recent[s]:
+			if spare == "" {
+				spare = s
+			}
+		default:
+			a.used[s] = true
 			return s, nil
 		}
 	}
-	return "", fmt.Errorf("find a free address: the subnet %s has none left", cidr)
+	if spare == "" {
+		return "", fmt.Errorf("find a free address: the subnet %s has none left", cidr)
+	}
+	a.used[spare] = true
+	return spare, nil
 }
 
-// PickAddress returns a free address of a subnet, by what the transaction
-// sees in use: live instances and controllers of all regions.
+// PickAddress takes one address of a subnet.
 func PickAddress(tx *store.Tx, subnetID string) (string, error) {
 	subnet, err := Subnets.Get(tx, subnetID)
 	if err != nil {
 		return "", err
 	}
-	used := map[string]bool{}
-	instances, err := Instances.InRegion(tx, subnet.Region)
+	a, err := ReadAddresses(tx, subnet.Region)
 	if err != nil {
 		return "", err
 	}
-	for _, i := range instances {
-		if i.State.Live() {
-			used[i.Address] = true
-		}
-	}
-	clusters, err := Clusters.InRegion(tx, subnet.Region)
-	if err != nil {
-		return "", err
-	}
-	for _, c := range clusters {
-		used[c.ControllerAddress] = true
-	}
-	return FreeAddress(subnet.CIDR, used)
+	return a.Take(subnet.CIDR)
 }

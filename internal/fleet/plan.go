@@ -46,7 +46,7 @@ const (
 	Stop    ActionKind = "stop"     // end the shutting-down Instance
 	PowerUp ActionKind = "power-up" // ask Slurm to resume the static Node
 	SetDown ActionKind = "set-down" // set Node down in Slurm, then power it down
-	Recover ActionKind = "recover"  // Node is down and off: make it idle~ again
+	Recover ActionKind = "recover"  // Node has no instance left: make it idle~ at once
 )
 
 // Action is one thing to do. Code and Reason explain it to people.
@@ -184,7 +184,11 @@ func (p *planner) node(g Group, index int) {
 	if live || (g.Status != Active && g.Status != Updating) {
 		return
 	}
-	if known && seen.Has("DOWN") && !seen.HasAny("DRAIN", "POWERING_DOWN", "POWER_DOWN") && ours(seen.Reason) {
+	// With its instance gone a node need not wait for SuspendTimeout, nor stay
+	// down for what openpcs or Slurm itself did; a person's drain or reason
+	// stays as it is.
+	if known && !seen.HasAny("DRAIN", "POWER_DOWN") &&
+		(seen.Has("POWERING_DOWN") || (seen.Has("DOWN") && ours(seen.Reason))) {
 		p.do(Action{Kind: Recover, GroupID: g.ID, Node: name, Reason: seen.Reason})
 		return
 	}

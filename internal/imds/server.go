@@ -79,6 +79,7 @@ func (s *Server) Handler() http.Handler {
 	// cloud-init asks for dated versions of the tree as well.
 	mux.HandleFunc("GET /{version}/meta-data/{path...}", s.tree(s.metadata))
 	mux.HandleFunc("GET /{version}/user-data", s.tree(func(_ context.Context, i fleet.Instance, _ string) ([]byte, error) { return i.UserData, nil }))
+	mux.HandleFunc("GET /{version}/dynamic/instance-identity", text("document"))
 	mux.HandleFunc("GET /{version}/dynamic/instance-identity/document", s.tree(s.identity))
 	mux.HandleFunc("GET /{$}", text("latest"))
 	mux.HandleFunc("GET /latest/{$}", text("dynamic\nmeta-data\nuser-data"))
@@ -314,17 +315,18 @@ func (s *Server) metadata(ctx context.Context, i fleet.Instance, path string) ([
 		leaves["tags/instance/"+k] = v
 	}
 	if i.ProfileARN != "" {
-		name, role, err := s.role(ctx, i)
+		profile, err := s.profile(ctx, i)
 		if err != nil {
 			return nil, err
 		}
+		role := profile.Role
 		switch path {
 		case "iam/security-credentials/" + role.Name:
-			return s.credentials(ctx, i, role)
+			return s.credentials(ctx, i, profile)
 		case "iam/info":
 			return json.MarshalIndent(map[string]string{
 				"Code": "Success", "LastUpdated": i.LaunchedAt.UTC().Format(time.RFC3339),
-				"InstanceProfileArn": i.ProfileARN, "InstanceProfileId": name,
+				"InstanceProfileArn": i.ProfileARN, "InstanceProfileId": profile.ID,
 			}, "", "  ")
 		}
 		leaves["iam/security-credentials/"+role.Name] = ""
@@ -359,28 +361,23 @@ func (s *Server) metadata(ctx context.Context, i fleet.Instance, path string) ([
 	return []byte(strings.Join(entries, "\n")), nil
 }
 
-func (s *Server) role(ctx context.Context, i fleet.Instance) (profileID string, role iam.Role, err error) {
+func (s *Server) profile(ctx context.Context, i fleet.Instance) (p iam.Profile, err error) {
 	err = s.Store.View(ctx, func(tx *store.Tx) error {
-		p, err := iam.FindProfile(tx, i.ProfileARN)
-		profileID, role = p.ID, p.Role
+		p, err = iam.FindProfile(tx, i.ProfileARN)
 		return err
 	})
-	return profileID, role, err
+	return p, err
 }
 
 // credentials are the instance's own keys: they die with it.
-func (s *Server) credentials(ctx context.Context, i fleet.Instance, role iam.Role) ([]byte, error) {
+func (s *Server) credentials(ctx context.Context, i fleet.Instance, profile iam.Profile) ([]byte, error) {
 	s.mu.Lock()
 	key, ok := s.roleKeys[i.ID]
 	s.mu.Unlock()
 	now := time.Now()
 	if !ok || key.Expires.Sub(now) < keyRenew {
 		var err error
-		key, err = s.Keys.IssueSession(ctx, awsapi.Caller{
-			Account: s.Account, InstanceID: i.ID, UserID: role.ID + ":" + i.ID,
-			ARN:   fmt.Sprintf("arn:aws:sts::%s:assumed-role/%s/%s", s.Account, role.Name, i.ID),
-			Allow: role.Allow, Deny: role.Deny,
-		}, keyLife)
+		key, err = s.Keys.IssueSession(ctx, profile.Caller(s.Account, i.ID), keyLife)
 		if err != nil {
 			return nil, err
 		}

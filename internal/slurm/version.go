@@ -30,7 +30,8 @@ func FindVersion(name string) (Version, bool) {
 }
 
 func (v Version) schedulerParameters() []string {
-	params := []string{"batch_sched_delay=0", "sched_min_interval=0"}
+	// sched_interval: a requeued job becomes eligible without any event.
+	params := []string{"batch_sched_delay=0", "sched_min_interval=0", "sched_interval=3"}
 	if v.RequeueOnResume {
 		params = append(params, "requeue_on_resume_failure")
 	}

@@ -298,7 +298,35 @@ func (n *node) finalize(ctx context.Context) error {
 		}
 	}
 	n.log.line(script, "INFO", "slurmd is started")
+	if n.boot.Login {
+		n.startSackd(ctx)
+	}
 	return nil
+}
+
+// sackdDropIn gives sackd a folder of its own beside slurmd's, which serves
+// the same purpose at the usual place and would lose its files to it.
+const sackdDropIn = "[Service]\nRuntimeDirectory=\nRuntimeDirectory=slurm-login\n"
+
+// startSackd starts sackd on login nodes, so that client commands can go on
+// (SLURM_CONF=/run/slurm-login/conf/slurm.conf) while slurmd is down. A node
+// without it is still a good node.
+func (n *node) startSackd(ctx context.Context) {
+	const dir = "/run/systemd/system/sackd.service.d"
+	err := errors.Join(os.MkdirAll(dir, 0o755), writeFile(filepath.Join(dir, "login.conf"), []byte(sackdDropIn), 0o644))
+	for _, args := range [][]string{{"daemon-reload"}, {"start", "sackd"}} {
+		if err == nil {
+			var out []byte
+			if out, err = exec.CommandContext(ctx, "systemctl", args...).CombinedOutput(); err != nil {
+				err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
+			}
+		}
+	}
+	if err != nil {
+		n.log.line("pcs_bootstrap_finalize.sh", "WARN", "sackd is not started: %v", err)
+		return
+	}
+	n.log.line("pcs_bootstrap_finalize.sh", "INFO", "sackd is started")
 }
 
 // errNoMetadata says that the service has no such entry.

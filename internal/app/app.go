@@ -95,8 +95,10 @@ func (a *App) Start(ctx context.Context) (err error) {
 		return fmt.Errorf("listen on %q: it is not host:port", o.Listen)
 	}
 	inner := net.JoinHostPort(a.host.Gateway.Addr().String(), port)
+	metadata := &imds.Server{Store: a.store, Keys: a.keys, Account: o.Account, Log: o.Log}
 	a.control = control.New(control.Options{
-		Store: a.store, Provider: a.provider, Keys: a.keys, Account: o.Account, StateDir: o.StateDir,
+		Forget: metadata.Forget,
+		Store:  a.store, Provider: a.provider, Keys: a.keys, Account: o.Account, StateDir: o.StateDir,
 		Endpoint: "http://" + inner, PrefixBits: a.host.Gateway.Bits(), ResumeTimeout: o.ResumeTimeout, Log: o.Log,
 	})
 	front, err := a.services(ctx)
@@ -109,7 +111,8 @@ func (a *App) Start(ctx context.Context) (err error) {
 	if err := a.listen("tcp", inner, front); err != nil {
 		return err
 	}
-	if err := a.metadata(); err != nil {
+	metadata.Control = a.control
+	if err := a.metadata(metadata.Handler()); err != nil {
 		return err
 	}
 	if err := a.admin(); err != nil {
@@ -239,9 +242,7 @@ const metadataLook = 2 * time.Second
 
 // metadata serves the metadata service on the bridge alone. An engine that
 // restarts makes its bridge anew, so the service follows it.
-func (a *App) metadata() error {
-	server := &imds.Server{Store: a.store, Keys: a.keys, Account: a.opts.Account, Control: a.control, Log: a.opts.Log}
-	handler := server.Handler()
+func (a *App) metadata(handler http.Handler) error {
 	bridge, err := net.InterfaceByName(a.host.Bridge)
 	if err != nil {
 		return fmt.Errorf("find the bridge %s: %w", a.host.Bridge, err)

@@ -34,6 +34,8 @@ type Options struct {
 	Cgroups       bool // instances have a usable cgroup v2 hierarchy
 	PrefixBits    int  // length of the bridge's network
 	Log           *slog.Logger
+	// Forget, when set, is told of each instance that is gone.
+	Forget func(instanceID string)
 	// Slurmctld talks to a cluster's controller; nil: to its agent.
 	Slurmctld func(fleet.Cluster) Slurmctld
 }

@@ -26,7 +26,7 @@ const (
 func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 	ctld := c.Slurmctld(cl)
 	down := map[string][]string{} // reason to nodes: one scontrol for many
-	var up, recovering []string
+	var up, recovering, replacing []string
 	for _, a := range effects {
 		switch a.Kind {
 		case fleet.Start:
@@ -39,6 +39,8 @@ func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 			}
 		case fleet.SetDown:
 			down[a.Reason] = append(down[a.Reason], a.Node)
+		case fleet.Replace:
+			replacing = append(replacing, a.Node)
 		case fleet.Recover:
 			recovering = append(recovering, a.Node)
 		}
@@ -47,6 +49,12 @@ func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 		list := slurm.Compress(up)
 		c.once(cl.ID, cl.ID+"/power-up/"+list, func(ctx context.Context) error {
 			return scontrol(ctx, ctld, "update", "NodeName="+list, "State=POWER_UP")
+		})
+	}
+	if len(replacing) > 0 {
+		list := slurm.Compress(replacing)
+		c.once(cl.ID, cl.ID+"/replace/"+list, func(ctx context.Context) error {
+			return errors.Join(scontrol(ctx, ctld, "update", "NodeName="+list, "State=POWER_DOWN_ASAP"), c.look(ctx, l, ctld))
 		})
 	}
 	if len(recovering) > 0 {
@@ -255,6 +263,9 @@ func (c *Control) stop(ctx context.Context, id string) error {
 func (c *Control) terminated(ctx context.Context, id string) error {
 	if err := c.Keys.Revoke(ctx, id); err != nil {
 		return err
+	}
+	if c.Forget != nil {
+		c.Forget(id)
 	}
 	return c.Store.Update(ctx, func(tx *store.Tx) error {
 		i, err := fleet.Instances.Get(tx, id)

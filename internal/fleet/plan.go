@@ -42,6 +42,7 @@ const (
 	MarkUp  ActionKind = "mark-up"  // Instance is ready in Slurm
 	Forget  ActionKind = "forget"   // drop the terminated Instance
 	GiveUp  ActionKind = "give-up"  // Node is not wanted after all
+	Replace ActionKind = "replace"  // have Slurm power Node down as soon as its jobs are done
 	Start   ActionKind = "start"    // launch the pending Instance
 	Stop    ActionKind = "stop"     // end the shutting-down Instance
 	PowerUp ActionKind = "power-up" // ask Slurm to resume the static Node
@@ -160,6 +161,12 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 	case i.ReadyAt.IsZero():
 		if n, ok := p.Slurm[i.NodeName]; ok && n.Ready() {
 			p.do(Action{Kind: MarkUp, Instance: i.ID, Node: i.NodeName})
+		}
+	case i.GroupRevision != g.Revision && g.Status == Active:
+		// Slurm drains the node, lets its jobs end and suspends it; what comes
+		// after is launched from the new template.
+		if n, ok := p.Slurm[i.NodeName]; ok && n.Ready() && !n.HasAny("POWER_DOWN", "POWER_DRAIN", "DRAIN") {
+			p.do(Action{Kind: Replace, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Reason: "the compute node group was updated"})
 		}
 	}
 }

@@ -64,9 +64,11 @@ type Shell struct {
 
 // Explanation is a node's, instance's or cluster's history.
 type Explanation struct {
-	Subject string        `json:"subject"`
-	Now     []string      `json:"now"` // sentences on the present
-	Events  []store.Event `json:"events"`
+	Name   string        `json:"name"`
+	ID     string        `json:"id"`
+	Status string        `json:"status"` // one word, where there is one
+	Now    []string      `json:"now"`    // sentences on the present
+	Events []store.Event `json:"events"`
 }
 
 // admin serves people's commands on a socket that only root can open.
@@ -240,21 +242,41 @@ func (a *App) target(ctx context.Context, name string) (id string, err error) {
 		case len(found) > 1:
 			return fmt.Errorf("%s is ambiguous: say one of %s", name, strings.Join(found, ", "))
 		case gone != nil:
-			return fmt.Errorf("the instance %s is terminated (%s): openpcs logs %s shows what was kept: %w", gone.ID, firstOf(gone.Failure, gone.StateReason), gone.ID, store.ErrNotFound)
+			return missing("the instance %s is terminated (%s): openpcs logs %s shows what was kept", gone.ID, firstOf(gone.Failure, gone.StateReason), gone.ID)
 		default:
-			return fmt.Errorf("no instance runs for %q: openpcs instances lists those that do: %w", name, store.ErrNotFound)
+			return missing("no instance runs for %q: openpcs instances lists those that do", name)
 		}
 	})
 	return id, err
 }
 
-// logs returns an instance's logs by name: kept ones, or read from it.
-func (a *App) logs(ctx context.Context, name string) (map[string]string, error) {
-	out := map[string]string{}
+// missingError says in its own words what is not there.
+type missingError struct{ text string }
+
+func (e *missingError) Error() string { return e.text }
+
+func (e *missingError) Is(target error) bool { return target == store.ErrNotFound }
+
+func missing(format string, args ...any) error { return &missingError{fmt.Sprintf(format, args...)} }
+
+// LogRow is one log of an instance.
+type LogRow struct {
+	Name   string `json:"name"`
+	ID     string `json:"id"`     // instance/name
+	Status string `json:"status"` // live, or kept of an instance that is gone
+	Text   string `json:"text"`
+}
+
+// logs returns an instance's logs: kept ones, or read from it.
+func (a *App) logs(ctx context.Context, name string) ([]LogRow, error) {
+	out := []LogRow{}
+	add := func(id, log, status string, text []byte) {
+		out = append(out, LogRow{log, id + "/" + log, status, string(text)})
+	}
 	if kept, err := os.ReadDir(a.control.LogDir(name)); err == nil && !strings.ContainsAny(name, "/.") {
 		for _, f := range kept {
 			if text, err := a.control.KeptLog(name, f.Name()); err == nil {
-				out[f.Name()] = string(text)
+				add(name, f.Name(), "kept", text)
 			}
 		}
 		return out, nil
@@ -264,11 +286,11 @@ func (a *App) logs(ctx context.Context, name string) (map[string]string, error) 
 		return nil, err
 	}
 	if text, err := a.provider.Console(ctx, id); err == nil && len(text) > 0 {
-		out["console.log"] = string(text)
+		add(id, "console.log", "live", text)
 	}
 	for _, path := range []string{"/var/log/amazon/pcs/bootstrap.log", "/var/log/slurm/slurmd.log", "/var/log/slurm/slurmctld.log"} {
 		if text, err := a.provider.ReadFile(ctx, id, path); err == nil {
-			out[path[strings.LastIndexByte(path, '/')+1:]] = string(text)
+			add(id, path[strings.LastIndexByte(path, '/')+1:], "live", text)
 		}
 	}
 	return out, nil
@@ -279,8 +301,13 @@ type ImageRow struct {
 	Name      string    `json:"name"`
 	ID        string    `json:"id"`
 	Status    string    `json:"status"`
+	Ref       string    `json:"ref"` // the engine's name for it
 	Slurm     []string  `json:"slurm"`
 	CreatedAt time.Time `json:"createdAt"`
+}
+
+func imageRow(i fleet.Image, status string) ImageRow {
+	return ImageRow{Name: i.Name, ID: i.ID, Status: status, Ref: i.Ref, Slurm: append([]string{}, i.Slurm...), CreatedAt: i.CreatedAt}
 }
 
 func (a *App) images(ctx context.Context) ([]ImageRow, error) {
@@ -292,7 +319,7 @@ func (a *App) images(ctx context.Context) ([]ImageRow, error) {
 			if i.Deprecated {
 				status = "deprecated"
 			}
-			rows = append(rows, ImageRow{Name: i.Name, ID: i.ID, Status: status, Slurm: i.Slurm, CreatedAt: i.CreatedAt})
+			rows = append(rows, imageRow(i, status))
 		}
 		return err
 	})
@@ -344,14 +371,18 @@ func (a *App) importImage(ctx context.Context, b image.Built) (ImageRow, error) 
 			a.opts.Log.Info("Older image stays", "image", o.ID, "why", err)
 		}
 	}
-	return ImageRow{Name: img.Name, ID: img.ID, Status: "available", Slurm: img.Slurm, CreatedAt: img.CreatedAt}, nil
+	return imageRow(img, "available"), nil
 }
 
 // removeImage forgets an image that nothing uses.
 func (a *App) removeImage(ctx context.Context, id string) error {
 	var img fleet.Image
 	err := a.store.Update(ctx, func(tx *store.Tx) (err error) {
-		if img, err = fleet.Images.Get(tx, id); err != nil {
+		img, err = fleet.Images.Get(tx, id)
+		if errors.Is(err, store.ErrNotFound) {
+			return missing("there is no image %s: openpcs image list shows those there are", id)
+		}
+		if err != nil {
 			return err
 		}
 		groups, err := fleet.Groups.All(tx)

@@ -23,6 +23,7 @@ import (
 	"github.com/openpcs/openpcs/internal/ec2"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/iam"
+	"github.com/openpcs/openpcs/internal/image"
 	"github.com/openpcs/openpcs/internal/imds"
 	"github.com/openpcs/openpcs/internal/pcs"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
@@ -49,12 +50,21 @@ type App struct {
 // Provider returns the default engine for the options.
 func Provider(o Options) *incus.Provider {
 	name := "openpcs"
-	bridge := "openpcs0"
 	if o.Site != "" {
 		name += "-" + o.Site
-		bridge = "opcs-" + o.Site
 	}
-	return incus.New(incus.Options{Project: name, Pool: name, Network: bridge, Subnet: o.Subnet, Logger: o.Log})
+	return incus.New(incus.Options{
+		Project: name, Pool: name, Network: Bridge(o), Subnet: o.Subnet, Logger: o.Log,
+		Domain: fleet.PrivateDomain(o.Region),
+	})
+}
+
+// Bridge is the network interface of a site's instances.
+func Bridge(o Options) string {
+	if o.Site != "" {
+		return "openpcs-" + o.Site
+	}
+	return "openpcs0"
 }
 
 // New returns a control plane on a provider; nothing is touched yet.
@@ -85,6 +95,9 @@ func (a *App) Start(ctx context.Context) (err error) {
 	}
 	a.keys = &awsapi.Keys{Store: a.store, Account: o.Account}
 	if a.root, err = a.keys.EnsureRoot(ctx); err != nil {
+		return err
+	}
+	if err := a.checkSubnet(); err != nil {
 		return err
 	}
 	if a.host, err = a.provider.Setup(ctx); err != nil {
@@ -125,6 +138,27 @@ func (a *App) Start(ctx context.Context) (err error) {
 	a.started = time.Now()
 	a.later(a.housekeeping())
 	o.Log.Info("Serving", "api", o.Listen, "state", o.StateDir, "region", o.Region)
+	return nil
+}
+
+// checkSubnet refuses a range of addresses that the host uses already, which
+// would cut it off from what is there.
+func (a *App) checkSubnet() error {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return err
+	}
+	for _, i := range interfaces {
+		addrs, err := i.Addrs()
+		if err != nil || i.Name == Bridge(a.opts) {
+			continue
+		}
+		for _, addr := range addrs {
+			if p, err := netip.ParsePrefix(addr.String()); err == nil && p.Overlaps(a.opts.Subnet) {
+				return fmt.Errorf("the network %s of the interface %s overlaps %s: choose another for the instances with OPENPCS_SUBNET", p.Masked(), i.Name, a.opts.Subnet)
+			}
+		}
+	}
 	return nil
 }
 
@@ -170,6 +204,7 @@ func (a *App) services(ctx context.Context) (http.Handler, error) {
 	a.later(a.commands.Stop)
 	cluster := &pcs.Service{
 		Store: a.store, Account: o.Account, Pool: pool, Wake: a.control.Wake, FreeAddress: fleet.PickAddress,
+		Buildable: buildable(),
 	}
 	if err := ec2.EnsureRegion(ctx, a.store, o.Region, pool); err != nil {
 		return nil, err
@@ -181,6 +216,15 @@ func (a *App) services(ctx context.Context) (http.Handler, error) {
 			secretsmanager.New(secretsmanager.Options{Store: a.store, Account: o.Account}).Service(),
 		},
 	}), nil
+}
+
+func buildable() (names []string) {
+	for _, v := range image.Catalogue() {
+		if v.Buildable() {
+			names = append(names, v.Slurm)
+		}
+	}
+	return names
 }
 
 // Run runs a script in an instance, for ssm.

@@ -18,7 +18,7 @@ const maxEvents = 200
 // explain says what a node, instance, group or cluster is doing and how it
 // came to that.
 func (a *App) explain(ctx context.Context, name string) (Explanation, error) {
-	e := Explanation{Subject: name}
+	e := Explanation{Name: name, ID: name, Now: []string{}, Events: []store.Event{}}
 	err := a.store.View(ctx, func(tx *store.Tx) error {
 		clusters, err := fleet.Clusters.All(tx)
 		if err != nil {
@@ -26,6 +26,7 @@ func (a *App) explain(ctx context.Context, name string) (Explanation, error) {
 		}
 		for _, c := range clusters {
 			if c.ID == name || c.Name == name {
+				e.ID, e.Status = c.ID, string(c.Status)
 				e.Now = append(e.Now, fmt.Sprintf("The cluster %s (%s) is %s.", c.Name, c.ID, c.Status))
 				for _, i := range c.Errors {
 					e.Now = append(e.Now, i.Code+": "+i.Message)
@@ -38,6 +39,7 @@ func (a *App) explain(ctx context.Context, name string) (Explanation, error) {
 		cluster := ""
 		if i, err := fleet.Instances.Get(tx, name); err == nil {
 			nodeName, cluster = i.NodeName, i.ClusterID
+			e.Status = string(i.State)
 			e.Now = append(e.Now, fmt.Sprintf("The instance %s is %s.", i.ID, i.State))
 			if why := firstOf(i.Failure, i.StateReason); why != "" {
 				e.Now = append(e.Now, "Why: "+firstOf(i.FailureCode, i.StateCode)+": "+why)
@@ -56,6 +58,7 @@ func (a *App) explain(ctx context.Context, name string) (Explanation, error) {
 			}
 			for _, g := range groups {
 				if g.ID == nodeName || g.Name == nodeName {
+					e.ID, e.Status = g.ID, string(g.Status)
 					e.Now = append(e.Now, fmt.Sprintf("The compute node group %s (%s) is %s, with %d to %d instances.", g.Name, g.ID, g.Status, g.Min, g.Max))
 					for _, i := range g.Errors {
 						e.Now = append(e.Now, i.Code+": "+i.Message)
@@ -72,6 +75,9 @@ func (a *App) explain(ctx context.Context, name string) (Explanation, error) {
 				if n := g.NodeIndex(nodeName); n < 1 || n > g.Max {
 					continue
 				}
+				if e.Status == "" {
+					e.ID, e.Status = fleet.NodeID(c.ID, nodeName), strings.Join(a.control.States(c.ID)[nodeName].State, "+")
+				}
 				e.Now = append(e.Now, a.nodeSentences(tx, c, nodeName)...)
 				e.Events, err = tx.Events(c.ID, "node/"+nodeName, maxEvents)
 				return err
@@ -80,7 +86,7 @@ func (a *App) explain(ctx context.Context, name string) (Explanation, error) {
 		if len(e.Now) > 0 {
 			return nil
 		}
-		return fmt.Errorf("there is no node, instance, compute node group or cluster %q: %w", name, store.ErrNotFound)
+		return missing("there is no node, instance, compute node group or cluster %q", name)
 	})
 	return e, err
 }

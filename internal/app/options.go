@@ -29,7 +29,7 @@ type Options struct {
 }
 
 var (
-	sitePattern    = regexp.MustCompile(`^[a-z0-9]{0,8}$`)
+	sitePattern    = regexp.MustCompile(`^[a-z0-9]{0,7}$`)
 	accountPattern = regexp.MustCompile(`^[0-9]{12}$`)
 	regionPattern  = regexp.MustCompile(`^[a-z]{2}(-[a-z]+)+-[0-9]+$`)
 )
@@ -63,7 +63,7 @@ func FromEnvironment() (Options, error) {
 	o.ResumeTimeout = time.Duration(seconds) * time.Second
 	switch {
 	case !sitePattern.MatchString(o.Site):
-		return o, fmt.Errorf("OPENPCS_SITE: %q is not up to 8 lower-case letters and digits", o.Site)
+		return o, fmt.Errorf("OPENPCS_SITE: %q is not up to 7 lower-case letters and digits", o.Site)
 	case !accountPattern.MatchString(o.Account):
 		return o, fmt.Errorf("OPENPCS_ACCOUNT: %q is not 12 digits", o.Account)
 	case !regionPattern.MatchString(o.Region):

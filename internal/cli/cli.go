@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"text/tabwriter"
 
@@ -77,14 +78,8 @@ func newRoot(version string, out io.Writer) *cobra.Command {
 		Long: "openpcs runs Slurm clusters behind the AWS PCS API on this machine. Start with 'openpcs up',\n" +
 			"then eval \"$(openpcs env)\" and use your aws CLI.",
 		SilenceErrors: true, SilenceUsage: true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError{fmt.Errorf("there is no command %q", args[0])}
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	parent(root)
 	root.SetOut(out)
 	root.PersistentFlags().BoolVar(&s.json, "json", false, "print JSON: an array of objects with name, id, status, ...")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
@@ -97,6 +92,26 @@ func newRoot(version string, out io.Writer) *cobra.Command {
 		wrapArgs(c)
 	}
 	return root
+}
+
+// parent makes a command one that only has others below it.
+func parent(c *cobra.Command) {
+	c.SuggestionsMinimumDistance = 2
+	c.Args = unknownCommand
+	c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+}
+
+// unknownCommand refuses arguments, which can only be misspelt commands, with
+// the nearest ones.
+func unknownCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("there is no command %q", strings.TrimPrefix(c.CommandPath()+" "+args[0], "openpcs "))
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		text += ": did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return usageError{errors.New(text)}
 }
 
 // wrapArgs makes a wrong number of arguments a wrong use, on all levels.
@@ -126,9 +141,7 @@ func print[T any](s *shell, rows []T, header string, line func(T) string) error 
 		if rows == nil {
 			rows = []T{}
 		}
-		enc := json.NewEncoder(s.out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(rows)
+		return s.printJSON(rows)
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, header)
@@ -138,10 +151,25 @@ func print[T any](s *shell, rows []T, header string, line func(T) string) error 
 	return w.Flush()
 }
 
+func (s *shell) printJSON(v any) error {
+	enc := json.NewEncoder(s.out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
 func (s *shell) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if s.json {
+				type version struct {
+					Name    string `json:"name"`
+					ID      string `json:"id"`
+					Status  string `json:"status"`
+					Version string `json:"version"`
+				}
+				return s.printJSON([]version{{"openpcs", s.version, "installed", s.version}})
+			}
 			_, err := fmt.Fprintln(s.out, "openpcs", s.version)
 			return err
 		},

@@ -58,6 +58,13 @@ func (s *shell) envCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			type variable struct {
+				Name   string `json:"name"`
+				ID     string `json:"id"`
+				Status string `json:"status"`
+				Value  string `json:"value"`
+			}
+			var vars []variable
 			for _, v := range [][2]string{
 				{"AWS_ENDPOINT_URL", st.API},
 				{"AWS_ACCESS_KEY_ID", st.KeyID},
@@ -66,7 +73,14 @@ func (s *shell) envCommand() *cobra.Command {
 				{"AWS_DEFAULT_REGION", st.Region},
 				{"AWS_EC2_METADATA_DISABLED", "true"},
 			} {
+				if s.json {
+					vars = append(vars, variable{v[0], v[0], "set", v[1]})
+					continue
+				}
 				fmt.Fprintf(s.out, "export %s='%s'\n", v[0], v[1])
+			}
+			if s.json {
+				return s.printJSON(vars)
 			}
 			_, err = fmt.Fprintln(s.out, "unset AWS_PROFILE AWS_SESSION_TOKEN")
 			return err
@@ -78,9 +92,8 @@ func (s *shell) connectCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "connect NODE|INSTANCE [-- COMMAND...]", Short: "Open root's shell on an instance, or run a command there",
 		Example: "  openpcs connect login-1\n  openpcs connect login-1 -- sinfo",
-		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.ArgsLenAtDash() > 1 || (cmd.ArgsLenAtDash() < 0 && len(args) > 1) {
+			if len(args) == 0 || cmd.ArgsLenAtDash() == 0 || cmd.ArgsLenAtDash() > 1 || (cmd.ArgsLenAtDash() < 0 && len(args) > 1) {
 				return usageError{errors.New("name one node or instance, and put a command behind --")}
 			}
 			d, _, err := dial(cmd.Context())
@@ -114,34 +127,28 @@ func (s *shell) logsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			logs, err := get[map[string]string](cmd.Context(), d, "/v1/logs", url.Values{"target": args})
+			logs, err := get[[]app.LogRow](cmd.Context(), d, "/v1/logs", url.Values{"target": args})
 			if err != nil {
 				return err
 			}
+			if only != "" {
+				var names []string
+				for _, l := range logs {
+					names = append(names, l.Name)
+				}
+				logs = slices.DeleteFunc(logs, func(l app.LogRow) bool { return l.Name != only })
+				if len(logs) == 0 {
+					return fmt.Errorf("there is no log %q: there are %s", only, strings.Join(names, ", "))
+				}
+			}
 			if s.json {
-				type log struct {
-					Name   string `json:"name"`
-					ID     string `json:"id"`
-					Status string `json:"status"`
-					Text   string `json:"text"`
-				}
-				rows := []log{}
-				for _, name := range slices.Sorted(maps.Keys(logs)) {
-					rows = append(rows, log{name, args[0] + "/" + name, "kept", logs[name]})
-				}
-				return json.NewEncoder(s.out).Encode(rows)
+				return s.printJSON(logs)
 			}
-			for _, name := range slices.Sorted(maps.Keys(logs)) {
-				if only != "" && only != name {
-					continue
-				}
+			for _, l := range logs {
 				if only == "" {
-					fmt.Fprintf(s.out, "==> %s <==\n", name)
+					fmt.Fprintf(s.out, "==> %s <==\n", l.Name)
 				}
-				fmt.Fprintln(s.out, strings.TrimRight(logs[name], "\n"))
-			}
-			if _, ok := logs[only]; only != "" && !ok {
-				return fmt.Errorf("there is no log %q: there are %s", only, strings.Join(slices.Sorted(maps.Keys(logs)), ", "))
+				fmt.Fprintln(s.out, strings.TrimRight(l.Text, "\n"))
 			}
 			return nil
 		},
@@ -163,7 +170,7 @@ func (s *shell) explainCommand() *cobra.Command {
 				return err
 			}
 			if s.json {
-				return json.NewEncoder(s.out).Encode([]app.Explanation{e})
+				return s.printJSON([]app.Explanation{e})
 			}
 			for _, line := range e.Now {
 				fmt.Fprintln(s.out, line)
@@ -194,6 +201,7 @@ func details(doc []byte) string {
 
 func (s *shell) imageCommand() *cobra.Command {
 	c := &cobra.Command{Use: "image", Short: "Build, list or remove machine images"}
+	parent(c)
 	var refresh bool
 	build := &cobra.Command{
 		Use: "build [VERSION...]", Short: "Build images (26.05, generic, ...) and make them known; without a version, the usual two",

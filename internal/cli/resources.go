@@ -46,7 +46,7 @@ func (s *shell) clustersCommand() *cobra.Command {
 			return fmt.Sprintf("%s\t%s\t%s\t%s", r.Name, r.ID, r.Status, ago(r.CreatedAt.Time))
 		})
 	}
-	c := &cobra.Command{Use: "clusters", Short: "List or delete clusters", Args: cobra.NoArgs, RunE: list}
+	c := &cobra.Command{Use: "clusters", Short: "List or delete clusters", Args: unknownCommand, RunE: list, SuggestionsMinimumDistance: 2}
 	c.AddCommand(&cobra.Command{Use: "list", Short: "List clusters", Args: cobra.NoArgs, RunE: list}, s.deleteClusterCommand())
 	return c
 }

@@ -47,6 +47,7 @@ func (s *shell) serveCommand() *cobra.Command {
 // agentCommand is for instances; people never call it.
 func (s *shell) agentCommand() *cobra.Command {
 	c := &cobra.Command{Use: "agent", Short: "What openpcs runs inside instances", Hidden: true}
+	parent(c)
 	c.AddCommand(
 		&cobra.Command{
 			Use: "run", Args: cobra.NoArgs,

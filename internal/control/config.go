@@ -286,29 +286,36 @@ func (c *Control) refuse(ctx context.Context, cl fleet.Cluster, stay changing, w
 	}
 	return c.Store.Update(ctx, func(tx *store.Tx) error {
 		some := false
-		if inTransition(cl.Status) {
+		// What changed since it was read is not what Slurm refused.
+		if now, err := fleet.Clusters.Get(tx, cl.ID); err != nil {
+			return err
+		} else if inTransition(now.Status) && now.ModifiedAt.Equal(cl.ModifiedAt) {
 			some = true
-			cl.Errors, cl.Status = info(cl.Status, "Cluster"), failed[cl.Status]
-			if err := fleet.Clusters.Put(tx, cl); err != nil {
+			now.Errors, now.Status = info(now.Status, "Cluster"), failed[now.Status]
+			if err := fleet.Clusters.Put(tx, now); err != nil {
 				return err
 			}
 		}
 		for _, g := range stay.groups {
-			if inTransition(g.Status) {
-				some = true
-				g.Errors, g.Status = info(g.Status, "ComputeNodeGroup"), failed[g.Status]
-				if err := fleet.Groups.Put(tx, g); err != nil {
-					return err
-				}
+			now, err := fleet.Groups.Get(tx, g.ID)
+			if err != nil || !inTransition(now.Status) || !now.ModifiedAt.Equal(g.ModifiedAt) {
+				continue
+			}
+			some = true
+			now.Errors, now.Status = info(now.Status, "ComputeNodeGroup"), failed[now.Status]
+			if err := fleet.Groups.Put(tx, now); err != nil {
+				return err
 			}
 		}
 		for _, q := range stay.queues {
-			if inTransition(q.Status) {
-				some = true
-				q.Errors, q.Status = info(q.Status, "Queue"), failed[q.Status]
-				if err := fleet.Queues.Put(tx, q); err != nil {
-					return err
-				}
+			now, err := fleet.Queues.Get(tx, q.ID)
+			if err != nil || !inTransition(now.Status) || !now.ModifiedAt.Equal(q.ModifiedAt) {
+				continue
+			}
+			some = true
+			now.Errors, now.Status = info(now.Status, "Queue"), failed[now.Status]
+			if err := fleet.Queues.Put(tx, now); err != nil {
+				return err
 			}
 		}
 		if !some {

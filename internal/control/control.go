@@ -216,6 +216,9 @@ func (c *Control) once(clusterID, subject string, f func(ctx context.Context) er
 
 // event appends to the cluster's history.
 func event(tx *store.Tx, now time.Time, clusterID, subject, kind string, detail map[string]any) error {
+	if detail == nil {
+		detail = map[string]any{}
+	}
 	doc, err := json.Marshal(detail)
 	if err != nil {
 		return err

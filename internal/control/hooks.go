@@ -49,7 +49,7 @@ func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error
 	}
 	names, err := slurm.Expand(list)
 	if err != nil {
-		return err
+		return &imds.RefusedError{Err: err}
 	}
 	err = c.Store.Update(ctx, func(tx *store.Tx) error {
 		groups, err := fleet.Groups.Of(tx, clusterID)
@@ -107,7 +107,7 @@ func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error
 				}
 				n.Want, n.Down = false, "" // Slurm has set it down already
 			default:
-				return fmt.Errorf("unknown hook %q", h.Kind)
+				return &imds.RefusedError{Err: fmt.Errorf("unknown hook %q", h.Kind)}
 			}
 			if err := fleet.Nodes.Put(tx, n); err != nil {
 				return err
@@ -267,7 +267,7 @@ func (c *Control) TerminateInstance(ctx context.Context, region, id string) erro
 		if err != nil {
 			return ignoreMissing(err)
 		}
-		n.Want, n.Jobs = false, nil
+		n.Want, n.Jobs, n.Early = false, nil, false
 		n.Down = fleet.ReasonPrefix + "instance " + id + " was terminated by a user"
 		return errors.Join(fleet.Nodes.Put(tx, n),
 			event(tx, time.Now().UTC(), i.ClusterID, "node/"+i.NodeName, "terminated-by-user", map[string]any{"instance": id}))

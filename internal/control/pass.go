@@ -74,9 +74,13 @@ func (c *Control) creationFailed(ctx context.Context, cl fleet.Cluster, cause er
 		return cause
 	}
 	return errors.Join(cause, c.Store.Update(ctx, func(tx *store.Tx) error {
-		cl.Status = fleet.CreateFailed
-		cl.Errors = []fleet.ErrorInfo{{Code: "CONTROLLER_FAILED", Message: cause.Error()}}
-		return fleet.Clusters.Put(tx, cl)
+		now, err := fleet.Clusters.Get(tx, cl.ID)
+		if err != nil || now.Status != fleet.Creating {
+			return ignoreMissing(err)
+		}
+		now.Status = fleet.CreateFailed
+		now.Errors = []fleet.ErrorInfo{{Code: "CONTROLLER_FAILED", Message: cause.Error()}}
+		return fleet.Clusters.Put(tx, now)
 	}))
 }
 

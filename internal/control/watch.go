@@ -178,7 +178,7 @@ func (c *Control) lost(ctx context.Context, id string, stopped bool) error {
 		if err != nil {
 			return err
 		}
-		n.Want, n.Jobs = false, nil
+		n.Want, n.Jobs, n.Early = false, nil, false
 		n.Down = fleet.ReasonPrefix + "instance " + i.ID + " is gone, " + i.StateReason
 		n.LastFailure = n.Down
 		if err := fleet.Nodes.Put(tx, n); err != nil {

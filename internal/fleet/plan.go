@@ -194,7 +194,7 @@ func (p *planner) node(g Group, index int) {
 	// With its instance gone a node need not wait for SuspendTimeout, nor stay
 	// down for what openpcs or Slurm itself did; a person's drain or reason
 	// stays as it is.
-	if known && !seen.HasAny("DRAIN", "POWER_DOWN") &&
+	if known && !node.Want && !seen.HasAny("DRAIN", "POWER_DOWN") &&
 		(seen.Has("POWERING_DOWN") || (seen.Has("DOWN") && ours(seen.Reason))) {
 		p.do(Action{Kind: Recover, GroupID: g.ID, Node: name, Reason: seen.Reason})
 		return
@@ -233,7 +233,7 @@ func FailInstance(i Instance, n Node, code, text, reason string, now time.Time) 
 		i.State = ShuttingDown
 		i.StateCode, i.StateReason = "Server.InternalError", text
 	}
-	n.Want = false
+	n.Want, n.Early = false, false
 	n.Jobs = nil
 	n.Down = reason
 	n.LastFailure = text

@@ -96,7 +96,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("POST /openpcs/v1/report", s.ofInstance(func(ctx context.Context, i fleet.Instance, body []byte) (any, error) {
 		var r Report
 		if err := json.Unmarshal(body, &r); err != nil {
-			return nil, badRequest{err}
+			return nil, &RefusedError{err}
 		}
 		return struct{}{}, s.Control.Report(ctx, i.ID, r)
 	}))
@@ -107,14 +107,14 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("POST /openpcs/v1/hook", s.ofController(func(ctx context.Context, cl fleet.Cluster, body []byte) error {
 		var h Hook
 		if err := json.Unmarshal(body, &h); err != nil {
-			return badRequest{err}
+			return &RefusedError{err}
 		}
 		return s.Control.Hook(ctx, cl.ID, h)
 	}))
 	mux.HandleFunc("POST /openpcs/v1/nodes", s.ofController(func(_ context.Context, cl fleet.Cluster, body []byte) error {
 		var n Nodes
 		if err := json.Unmarshal(body, &n); err != nil {
-			return badRequest{err}
+			return &RefusedError{err}
 		}
 		s.Control.NodeStates(cl.ID, n)
 		return nil
@@ -122,7 +122,12 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
-type badRequest struct{ error }
+// RefusedError is a call that repeating will not make right.
+type RefusedError struct{ Err error }
+
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+func (e *RefusedError) Unwrap() error { return e.Err }
 
 func text(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
@@ -170,15 +175,36 @@ func (s *Server) openSession(w http.ResponseWriter, r *http.Request) {
 	if s.sessions == nil {
 		s.sessions = map[string]session{}
 	}
-	for t, old := range s.sessions {
-		if old.expires.Before(now) {
-			delete(s.sessions, t)
-		}
-	}
+	s.trimSessions(source(r), now)
 	s.sessions[token] = session{source(r), now.Add(ttl)}
 	s.mu.Unlock()
 	w.Header().Set("X-aws-ec2-metadata-token-ttl-seconds", strconv.Itoa(seconds))
 	_, _ = io.WriteString(w, token)
+}
+
+// maxSessions bounds what one instance can make the service remember.
+const maxSessions = 256
+
+// trimSessions drops what expired and, of an address with too many sessions,
+// all: a well-behaved client asks for a new one. It needs the lock.
+func (s *Server) trimSessions(address string, now time.Time) {
+	own := 0
+	for t, old := range s.sessions {
+		switch {
+		case old.expires.Before(now):
+			delete(s.sessions, t)
+		case old.address == address:
+			own++
+		}
+	}
+	if own < maxSessions {
+		return
+	}
+	for t, old := range s.sessions {
+		if old.address == address {
+			delete(s.sessions, t)
+		}
+	}
 }
 
 // tree wraps a part of the EC2 tree: a valid token of the same address, and
@@ -206,7 +232,7 @@ func (s *Server) tree(f func(context.Context, fleet.Instance, string) ([]byte, e
 }
 
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	var bad badRequest
+	var bad *RefusedError
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		http.Error(w, "404 - Not Found", http.StatusNotFound)

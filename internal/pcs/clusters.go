@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,7 +83,7 @@ func (s *Service) createCluster(ctx context.Context, r *awsapi.Request, in *Crea
 		if err := s.checkSecurityGroups(tx, r, "networking.securityGroupIds", net.SecurityGroupIDs, subnet.VPCID); err != nil {
 			return nil, "", err
 		}
-		if err := haveImage(tx, version); err != nil {
+		if err := haveImage(tx, version, s.Buildable); err != nil {
 			return nil, "", err
 		}
 		if err := s.clusterQuota(tx, r, name); err != nil {
@@ -152,7 +153,7 @@ func (s *Service) checkSecurityGroups(tx *store.Tx, r *awsapi.Request, field str
 }
 
 // haveImage checks that some image can run the release.
-func haveImage(tx *store.Tx, version string) error {
+func haveImage(tx *store.Tx, version string, buildable []string) error {
 	if _, ok := slurm.FindVersion(version); !ok {
 		return invalid(Field{"scheduler.version", version + " is not known to this release of openpcs"})
 	}
@@ -166,6 +167,9 @@ func haveImage(tx *store.Tx, version string) error {
 				return nil
 			}
 		}
+	}
+	if !slices.Contains(buildable, version) {
+		return invalid(Field{"scheduler.version", "Slurm " + version + " cannot be had here: an image can be built for " + strings.Join(buildable, ", ")})
 	}
 	return invalid(Field{"scheduler.version", "no image with Slurm " + version + " is built here: run openpcs image build " + version})
 }
@@ -336,7 +340,7 @@ func (s *Service) deleteCluster(ctx context.Context, r *awsapi.Request, in *Dele
 			return nil, "", err
 		}
 		if len(groups)+len(queues) > 0 {
-			return nil, "", conflict(clusterType, cl.ID, "the cluster %s still has %d queues and %d compute node groups: delete them first", cl.ID, len(queues), len(groups))
+			return nil, "", conflict(clusterType, cl.ID, "the cluster %s still has queues (%d) or compute node groups (%d): delete them first", cl.ID, len(queues), len(groups))
 		}
 		cl.Status, cl.ModifiedAt = fleet.Deleting, r.Now
 		return &Empty{}, cl.ID, fleet.Clusters.Put(tx, cl)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/openpcs/openpcs/internal/awsapi"
 	"github.com/openpcs/openpcs/internal/fleet"
@@ -45,6 +46,9 @@ func (s *Service) createQueue(ctx context.Context, r *awsapi.Request, in *Create
 	var c check
 	ref := c.cluster(in.ClusterRef)
 	name := c.name("queueName", in.QueueName, 25)
+	if strings.EqualFold(name, "default") {
+		c.bad("queueName", "%s is what Slurm calls the defaults of all partitions: use another name", name)
+	}
 	ids := c.queueConfig(in.QueueConfig)
 	c.tags(in.Tags, false)
 	if err := c.err(); err != nil {

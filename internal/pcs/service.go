@@ -28,6 +28,8 @@ type Service struct {
 	Account string
 	Pool    netip.Prefix           // addresses for default VPCs
 	Wake    func(clusterID string) // something of the cluster changed
+	// Buildable lists the Slurm releases that images can be built for.
+	Buildable []string
 	// FreeAddress picks an address of the subnet inside the transaction.
 	FreeAddress func(tx *store.Tx, subnetID string) (string, error)
 }

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -124,6 +125,9 @@ func (c Config) Render() (Files, error) {
 
 	known := map[string]NodeSet{}
 	for _, s := range sets {
+		if !plainName.MatchString(s.Name) {
+			return nil, fmt.Errorf("write node set %q: the name is not letters, digits, '.', '_' and '-'", s.Name)
+		}
 		known[s.Name] = s
 		if s.Count == 0 {
 			continue
@@ -141,6 +145,11 @@ func (c Config) Render() (Files, error) {
 	}
 	parts := slices.SortedFunc(slices.Values(c.Partitions), func(a, b Partition) int { return cmp.Compare(a.Name, b.Name) })
 	for _, p := range parts {
+		// Slurm takes a partition DEFAULT, in any case, for the defaults of
+		// those after it.
+		if !plainName.MatchString(p.Name) || strings.EqualFold(p.Name, "default") {
+			return nil, fmt.Errorf("write partition %q: the name is not letters, digits, '.', '_' and '-', or it is DEFAULT", p.Name)
+		}
 		var nodes []string
 		for _, name := range slices.Sorted(slices.Values(p.Sets)) {
 			s, ok := known[name]
@@ -171,6 +180,10 @@ func (c Config) Render() (Files, error) {
 	}
 	return Files{"slurm.conf": w.buf.Bytes(), "cgroup.conf": cg.buf.Bytes()}, cg.err
 }
+
+// plainName is what names of node sets and partitions may be: nothing that
+// Slurm reads as a list or a range.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
 
 // StateDir is slurmctld's StateSaveLocation on the controller.
 const StateDir = "/var/spool/slurmctld"
@@ -258,7 +271,8 @@ func quote(value string, inRecord bool) (string, error) {
 	if strings.TrimSpace(value) != value {
 		return "", fmt.Errorf("the value %q begins or ends with white space", value)
 	}
-	if inRecord && strings.ContainsAny(value, " =") {
+	// Slurm reads several pairs from any line, so a space must not end one.
+	if strings.Contains(value, " ") || (inRecord && strings.Contains(value, "=")) {
 		return `"` + value + `"`, nil
 	}
 	return value, nil

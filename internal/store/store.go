@@ -7,6 +7,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -156,21 +157,21 @@ func run(ctx context.Context, db *sql.DB, fn func(tx *Tx) error) error {
 // An Event is one durable line of a cluster's history. Subject names what it
 // is about, for example node/compute-1 or instance/i-0123456789abcdef0.
 type Event struct {
-	Seq     int64     `json:"seq"`
-	At      time.Time `json:"at"`
-	Cluster string    `json:"cluster"`
-	Subject string    `json:"subject"`
-	Kind    string    `json:"kind"`
-	Detail  []byte    `json:"detail"` // JSON
+	Seq     int64           `json:"seq"`
+	At      time.Time       `json:"at"`
+	Cluster string          `json:"cluster"`
+	Subject string          `json:"subject"`
+	Kind    string          `json:"kind"`
+	Detail  json.RawMessage `json:"detail"`
 }
 
 // Append adds an event; Seq is assigned.
 func (tx *Tx) Append(e Event) error {
 	if e.Detail == nil {
-		e.Detail = []byte("{}")
+		e.Detail = json.RawMessage("{}")
 	}
 	_, err := tx.tx.ExecContext(tx.ctx, `INSERT INTO events (at, cluster, subject, kind, doc) VALUES (?,?,?,?,?)`,
-		e.At.UnixNano(), e.Cluster, e.Subject, e.Kind, e.Detail)
+		e.At.UnixNano(), e.Cluster, e.Subject, e.Kind, []byte(e.Detail))
 	if err != nil {
 		return fmt.Errorf("append event %s: %w", e.Kind, err)
 	}
@@ -191,7 +192,7 @@ func (tx *Tx) Events(cluster, subject string, limit int) ([]Event, error) {
 	for rows.Next() {
 		var e Event
 		var at int64
-		if err := rows.Scan(&e.Seq, &at, &e.Cluster, &e.Subject, &e.Kind, &e.Detail); err != nil {
+		if err := rows.Scan(&e.Seq, &at, &e.Cluster, &e.Subject, &e.Kind, (*[]byte)(&e.Detail)); err != nil {
 			return nil, fmt.Errorf("read events: %w", err)
 		}
 		e.At = time.Unix(0, at).UTC()

@@ -45,6 +45,10 @@ type Config struct {
 	Hash  string            `json:"hash"`
 	Files map[string][]byte `json:"files"` // below /etc/slurm
 	Key   []byte            `json:"key"`   // slurm.key
+	// Names are all node names. A slurmctld that has just started knows no
+	// addresses yet and would look each name up for ten seconds, with its
+	// nodes locked: so they all resolve, to where nothing answers.
+	Names []string `json:"names"`
 }
 
 // Answer is what the agent says of a configuration.
@@ -86,6 +90,16 @@ func RunController(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	c.watch = newWatcher(log, c.push)
+	// After a reboot nobody else starts slurmctld again; before its first
+	// configuration it cannot run.
+	if _, err := os.Stat(appliedMark); err == nil {
+		if err := putHosts(); err != nil {
+			log.Warn("Node names were not written", "err", err)
+		}
+		if r := command(ctx, "systemctl", "start", "slurmctld"); r.Code != 0 {
+			log.Warn("slurmctld did not start", "err", strings.TrimSpace(r.Stderr))
+		}
+	}
 	hooks, err := listenHooks()
 	if err != nil {
 		return err
@@ -250,19 +264,24 @@ func (c *Controller) hookMux(ctx context.Context) http.Handler {
 	return mux
 }
 
+// appliedMark has the hash of the configuration that slurmctld took last.
+const appliedMark = "/etc/slurm/.applied"
+
 // configure puts a configuration in place: new files, then a start or a
 // reconfigure; what slurmctld refuses is taken back.
 func (c *Controller) configure(ctx context.Context, conf Config) Answer {
 	c.conf.Lock()
 	defer c.conf.Unlock()
 	const dir = "/etc/slurm"
-	mark := filepath.Join(dir, ".applied")
 	running := command(ctx, "scontrol", "ping").Code == 0
-	if applied, _ := os.ReadFile(mark); running && string(applied) == conf.Hash {
+	if applied, _ := os.ReadFile(appliedMark); running && string(applied) == conf.Hash {
 		return Answer{Applied: true}
 	}
 	uid, gid, err := slurmUser()
 	if err != nil {
+		return Answer{Error: err.Error()}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return Answer{Error: err.Error()}
 	}
 	before := map[string][]byte{}
@@ -286,7 +305,7 @@ func (c *Controller) configure(ctx context.Context, conf Config) Answer {
 	}
 	_ = os.Chmod("/var/log/slurm", 0o755)
 	key := filepath.Join(dir, "slurm.key")
-	if err := errors.Join(os.MkdirAll(dir, 0o755), writeFile(key, conf.Key, 0o600), os.Chown(key, uid, gid), put(conf.Files)); err != nil {
+	if err := errors.Join(writeHosts(conf.Names), os.MkdirAll(dir, 0o755), writeFile(key, conf.Key, 0o600), os.Chown(key, uid, gid), put(conf.Files)); err != nil {
 		return Answer{Error: err.Error()}
 	}
 	if err := c.switchTo(ctx, running); err != nil {
@@ -296,11 +315,41 @@ func (c *Controller) configure(ctx context.Context, conf Config) Answer {
 		}
 		return Answer{Error: err.Error()}
 	}
-	if err := writeFile(mark, []byte(conf.Hash), 0o644); err != nil {
+	if err := writeFile(appliedMark, []byte(conf.Hash), 0o644); err != nil {
 		return Answer{Error: err.Error()}
 	}
 	c.watch.poke()
 	return Answer{Applied: true}
+}
+
+// hostsMark begins the agent's part of /etc/hosts; the part before is the
+// image's, which every boot writes anew.
+const hostsMark = "# openpcs: node names of Slurm"
+
+// savedHosts keeps the agent's part over a reboot.
+const savedHosts = "/etc/slurm/.hosts"
+
+// writeHosts makes names resolve to the local host.
+func writeHosts(names []string) error {
+	var b strings.Builder
+	b.WriteString(hostsMark + "\n")
+	for group := range slices.Chunk(names, 16) {
+		b.WriteString("127.0.0.1 " + strings.Join(group, " ") + "\n")
+	}
+	return errors.Join(writeFile(savedHosts, []byte(b.String()), 0o644), putHosts())
+}
+
+func putHosts() error {
+	part, err := os.ReadFile(savedHosts)
+	if err != nil {
+		return err
+	}
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err != nil {
+		return err
+	}
+	head, _, _ := strings.Cut(string(hosts), hostsMark)
+	return writeFile("/etc/hosts", append([]byte(head), part...), 0o644)
 }
 
 // switchTo makes slurmctld take the files and waits until it answers.

@@ -360,6 +360,10 @@ func addAddress(bridge string, address netip.Addr) error {
 	return nil
 }
 
+// keepHistory is how long events and the logs of instances that are gone are
+// kept.
+const keepHistory = 14 * 24 * time.Hour
+
 // housekeeping forgets what is out of date, hourly.
 func (a *App) housekeeping() func() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -374,7 +378,9 @@ func (a *App) housekeeping() func() {
 				return
 			case <-ticker.C:
 			}
-			if err := errors.Join(a.keys.Purge(ctx), pcs.PurgeTokens(ctx, a.store, time.Now())); err != nil && ctx.Err() == nil {
+			err := errors.Join(a.keys.Purge(ctx), pcs.PurgeTokens(ctx, a.store, time.Now()),
+				a.control.ForgetHistory(ctx, time.Now().Add(-keepHistory)))
+			if err != nil && ctx.Err() == nil {
 				a.opts.Log.Warn("Housekeeping did not finish", "err", err)
 			}
 		}

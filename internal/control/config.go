@@ -93,6 +93,17 @@ func hashFiles(files slurm.Files) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+// nodeNames lists the nodes of all configured groups.
+func nodeNames(groups []fleet.Group) []string {
+	names := []string{}
+	for _, g := range groups {
+		for n := 1; configured(g.Status) && n <= g.Max; n++ {
+			names = append(names, g.NodeName(n))
+		}
+	}
+	return names
+}
+
 // changing is what waits for slurmctld to take a configuration.
 type changing struct {
 	cluster bool
@@ -178,7 +189,7 @@ func (c *Control) configure(ctx context.Context, l *loop) error {
 	if err != nil {
 		return fmt.Errorf("decode the cluster's key: %w", err)
 	}
-	refusal, err := ctld.Configure(ctx, agent.Config{Hash: hash, Files: files, Key: slurmKey})
+	refusal, err := ctld.Configure(ctx, agent.Config{Hash: hash, Files: files, Key: slurmKey, Names: nodeNames(stay.groups)})
 	if err != nil {
 		return err
 	}

@@ -47,11 +47,12 @@ type Control struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 
-	mu      sync.Mutex
-	loops   map[string]*loop
-	busy    map[string]bool // effects under way, by subject
-	resumed announcer
-	present map[string]compute.State // the provider's instances
+	mu       sync.Mutex
+	loops    map[string]*loop
+	busy     map[string]bool // effects under way, by subject
+	resumed  announcer
+	suspects map[string]time.Time     // seen stopped, since when
+	present  map[string]compute.State // the provider's instances
 	// launches bounds launches and terminations under way: more of them at
 	// once than this make each other slower.
 	launches chan struct{}
@@ -62,7 +63,7 @@ const maxLaunches = 8
 
 // New returns a Control that does nothing until Start.
 func New(o Options) *Control {
-	c := &Control{Options: o, loops: map[string]*loop{}, busy: map[string]bool{}, present: map[string]compute.State{}, launches: make(chan struct{}, maxLaunches)}
+	c := &Control{Options: o, loops: map[string]*loop{}, busy: map[string]bool{}, present: map[string]compute.State{}, suspects: map[string]time.Time{}, launches: make(chan struct{}, maxLaunches)}
 	if c.Slurmctld == nil {
 		c.Slurmctld = func(cl fleet.Cluster) Slurmctld { return newAgentClient(cl) }
 	}

@@ -25,8 +25,9 @@ const (
 // perform starts the effects of a pass.
 func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 	ctld := c.Slurmctld(cl)
-	down := map[string][]string{} // reason to nodes: one scontrol for many
-	var up, recovering, replacing []string
+	type cause struct{ reason, mark string }
+	down := map[cause][]string{} // one scontrol for many nodes
+	var up, recovering, replacing, powerDown []string
 	for _, a := range effects {
 		switch a.Kind {
 		case fleet.Start:
@@ -38,7 +39,10 @@ func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 				up = append(up, a.Node)
 			}
 		case fleet.SetDown:
-			down[a.Reason] = append(down[a.Reason], a.Node)
+			why := cause{a.Reason, a.Code}
+			down[why] = append(down[why], a.Node)
+		case fleet.PowerDown:
+			powerDown = append(powerDown, a.Node)
 		case fleet.Replace:
 			replacing = append(replacing, a.Node)
 		case fleet.Recover:
@@ -51,19 +55,22 @@ func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 			return scontrol(ctx, ctld, "update", "NodeName="+list, "State=POWER_UP")
 		})
 	}
-	if len(replacing) > 0 {
-		list := slurm.Compress(replacing)
-		c.once(cl.ID, cl.ID+"/replace/"+list, func(ctx context.Context) error {
-			return errors.Join(scontrol(ctx, ctld, "update", "NodeName="+list, "State=POWER_DOWN_ASAP"), c.look(ctx, l, ctld))
+	for state, nodes := range map[string][]string{"POWER_DOWN": powerDown, "POWER_DOWN_ASAP": replacing} {
+		if len(nodes) == 0 {
+			continue
+		}
+		list := slurm.Compress(nodes)
+		c.once(cl.ID, cl.ID+"/"+state+"/"+list, func(ctx context.Context) error {
+			return errors.Join(scontrol(ctx, ctld, "update", "NodeName="+list, "State="+state), c.look(ctx, l, ctld))
 		})
 	}
 	if len(recovering) > 0 {
 		list := slurm.Compress(recovering)
 		c.once(cl.ID, cl.ID+"/recover/"+list, func(ctx context.Context) error { return c.recover(ctx, l, ctld, recovering) })
 	}
-	for reason, nodes := range down {
+	for why, nodes := range down {
 		list := slurm.Compress(nodes)
-		c.once(cl.ID, cl.ID+"/down/"+list, func(ctx context.Context) error { return c.setDown(ctx, l, ctld, nodes, reason) })
+		c.once(cl.ID, cl.ID+"/down/"+list, func(ctx context.Context) error { return c.setDown(ctx, l, ctld, nodes, why.reason, why.mark) })
 	}
 }
 
@@ -79,10 +86,10 @@ func (l *loop) askedPowerUp(node string) bool {
 	return true
 }
 
-// setDown sets nodes down with a reason and then powers them down: that
+// setDown sets nodes down with a reason, for the mark that their Down has, and then powers them down: that
 // order frees the job at once and takes the node back to idle~ (Slurm
 // ignores a power down of a node that is powering up).
-func (c *Control) setDown(ctx context.Context, l *loop, ctld Slurmctld, nodes []string, reason string) error {
+func (c *Control) setDown(ctx context.Context, l *loop, ctld Slurmctld, nodes []string, reason, mark string) error {
 	list := slurm.Compress(nodes)
 	if err := scontrol(ctx, ctld, "update", "NodeName="+list, "State=DOWN", "Reason="+reason); err != nil {
 		return err
@@ -102,7 +109,7 @@ func (c *Control) setDown(ctx context.Context, l *loop, ctld Slurmctld, nodes []
 			if err != nil {
 				return err
 			}
-			if n.Down != reason {
+			if n.Down != mark {
 				continue // another failure since
 			}
 			n.Down = ""
@@ -316,6 +323,22 @@ func (c *Control) keepLogs(ctx context.Context, id string) {
 		text, err := c.Provider.ReadFile(ctx, id, path)
 		keep(strings.TrimPrefix(filepath.Base(path), "."), text, err)
 	}
+}
+
+// ForgetHistory removes events and kept logs from before a time.
+func (c *Control) ForgetHistory(ctx context.Context, before time.Time) error {
+	err := c.Store.Update(ctx, func(tx *store.Tx) error { return tx.ForgetEvents(before) })
+	dirs, readErr := os.ReadDir(filepath.Join(c.StateDir, "logs"))
+	if errors.Is(readErr, os.ErrNotExist) {
+		return err
+	}
+	err = errors.Join(err, readErr)
+	for _, d := range dirs {
+		if info, infoErr := d.Info(); infoErr == nil && info.ModTime().Before(before) {
+			err = errors.Join(err, os.RemoveAll(c.LogDir(d.Name())))
+		}
+	}
+	return err
 }
 
 // KeptLog returns a log that was kept of an instance.

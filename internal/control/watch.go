@@ -23,6 +23,16 @@ func (c *Control) setPresent(id string, s compute.State) {
 	c.present[id] = s
 }
 
+// suspect remembers since when an instance has been seen stopped.
+func (c *Control) suspect(id string) (since time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.suspects[id]; !ok {
+		c.suspects[id] = time.Now()
+	}
+	return c.suspects[id]
+}
+
 // Timers of the watch on the provider.
 const (
 	// settleTime lets a reboot pass for what it is: the engine says stopped
@@ -39,17 +49,18 @@ func (c *Control) watch() {
 	c.spawn(func() { c.examine(doubts) })
 	for c.ctx.Err() == nil {
 		err := c.Provider.Watch(c.ctx, func() {
-			c.spawn(func() {
-				if err := c.sweep(c.ctx); err != nil && c.ctx.Err() == nil {
-					c.Log.Warn("Provider was not compared", "err", err)
-				}
-			})
+			select {
+			case doubts <- "":
+			default:
+			}
 		}, func(e compute.Event) {
 			switch e.Kind {
 			case compute.Started:
 				c.setPresent(e.ID, compute.Running)
+				c.unsuspect(e.ID)
 			case compute.Halted, compute.Deleted:
 				c.setPresent(e.ID, compute.Stopped)
+				c.suspect(e.ID)
 				select {
 				case doubts <- e.ID:
 				default: // the sweep finds it
@@ -90,19 +101,30 @@ func (c *Control) examine(doubts <-chan string) {
 			due, fire = nil, nil
 		case <-sweep.C:
 		}
-		if err := c.sweep(c.ctx); err != nil && c.ctx.Err() == nil {
+		again, err := c.sweep(c.ctx)
+		if err != nil && c.ctx.Err() == nil {
 			c.Log.Warn("Provider was not compared", "err", err)
+		}
+		if again && due == nil {
+			due = time.NewTimer(settleTime)
+			fire = due.C
 		}
 	}
 }
 
+func (c *Control) unsuspect(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.suspects, id)
+}
+
 // sweep compares what the provider has with the state file: instances that
 // vanished or stopped are lost, instances nobody knows are removed.
-func (c *Control) sweep(ctx context.Context) error {
+func (c *Control) sweep(ctx context.Context) (again bool, err error) {
 	listed := time.Now()
 	found, err := c.Provider.List(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	have := map[string]compute.State{}
 	for _, i := range found {
@@ -110,6 +132,11 @@ func (c *Control) sweep(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	c.present = have
+	for id := range c.suspects {
+		if have[id] == compute.Running {
+			delete(c.suspects, id)
+		}
+	}
 	c.mu.Unlock()
 	var instances []fleet.Instance
 	var clusters []fleet.Cluster
@@ -121,7 +148,7 @@ func (c *Control) sweep(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	known := map[string]bool{}
 	for _, cl := range clusters {
@@ -136,8 +163,13 @@ func (c *Control) sweep(ctx context.Context) error {
 		}
 		if i.State == fleet.Running && have[i.ID] != compute.Running && i.StartedAt.Before(listed) {
 			_, stopped := have[i.ID]
+			// What is there but stopped may be in the middle of a reboot.
+			if stopped && listed.Sub(c.suspect(i.ID)) < settleTime {
+				again = true
+				continue
+			}
 			if err := c.lost(ctx, i.ID, stopped); err != nil {
-				return err
+				return false, err
 			}
 		}
 	}
@@ -150,7 +182,7 @@ func (c *Control) sweep(ctx context.Context) error {
 		c.Log.Warn("Instance belongs to nothing and is removed", "instance", i.ID)
 		c.once(i.Labels[labelCluster], "instance/"+i.ID, func(ctx context.Context) error { return c.Provider.Terminate(ctx, i.ID) })
 	}
-	return nil
+	return again, nil
 }
 
 // lost records that a running instance ended without our doing.

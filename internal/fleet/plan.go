@@ -36,21 +36,23 @@ type ActionKind string
 // The actions of the node planner. Those named first change the state file
 // only; the others have an effect outside and are repeated until it is seen.
 const (
-	Assign  ActionKind = "assign"   // make a pending instance for Node
-	Retire  ActionKind = "retire"   // Instance goes to shutting-down
-	Fail    ActionKind = "fail"     // Instance did not come up: Fail it
-	MarkUp  ActionKind = "mark-up"  // Instance is ready in Slurm
-	Forget  ActionKind = "forget"   // drop the terminated Instance
-	GiveUp  ActionKind = "give-up"  // Node is not wanted after all
-	Replace ActionKind = "replace"  // have Slurm power Node down as soon as its jobs are done
-	Start   ActionKind = "start"    // launch the pending Instance
-	Stop    ActionKind = "stop"     // end the shutting-down Instance
-	PowerUp ActionKind = "power-up" // ask Slurm to resume the static Node
-	SetDown ActionKind = "set-down" // set Node down in Slurm, then power it down
-	Recover ActionKind = "recover"  // Node has no instance left: make it idle~ at once
+	Assign    ActionKind = "assign"     // make a pending instance for Node
+	Retire    ActionKind = "retire"     // Instance goes to shutting-down
+	Fail      ActionKind = "fail"       // Instance did not come up: Fail it
+	MarkUp    ActionKind = "mark-up"    // Instance is ready in Slurm
+	Forget    ActionKind = "forget"     // drop the terminated Instance
+	GiveUp    ActionKind = "give-up"    // Node is not wanted after all
+	PowerDown ActionKind = "power-down" // have Slurm suspend Node, which is down with its instance running
+	Replace   ActionKind = "replace"    // have Slurm power Node down as soon as its jobs are done
+	Start     ActionKind = "start"      // launch the pending Instance
+	Stop      ActionKind = "stop"       // end the shutting-down Instance
+	PowerUp   ActionKind = "power-up"   // ask Slurm to resume the static Node
+	SetDown   ActionKind = "set-down"   // set Node down in Slurm, then power it down
+	Recover   ActionKind = "recover"    // Node has no instance left: make it idle~ at once
 )
 
-// Action is one thing to do. Code and Reason explain it to people.
+// Action is one thing to do. Code and Reason explain it to people; of SetDown
+// Code is the node's Down that the action takes care of.
 type Action struct {
 	Kind     ActionKind
 	GroupID  string
@@ -162,6 +164,10 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 		if n, ok := p.Slurm[i.NodeName]; ok && n.Ready() {
 			p.do(Action{Kind: MarkUp, Instance: i.ID, Node: i.NodeName})
 		}
+	case p.unusable(i.NodeName):
+		// An unexpected reboot, or a slurmd that no longer answers: what ran
+		// there is lost, so a fresh instance is the safe way back, as on PCS.
+		p.do(Action{Kind: PowerDown, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Reason: p.Slurm[i.NodeName].Reason})
 	case i.GroupRevision != g.Revision && g.Status == Active:
 		// Slurm drains the node, lets its jobs end and suspends it; what comes
 		// after is launched from the new template.
@@ -171,13 +177,24 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 	}
 }
 
+// unusable reports whether Slurm, not a person, has the node down for good.
+func (p *planner) unusable(name string) bool {
+	n, ok := p.Slurm[name]
+	return ok && n.Has("DOWN") && ours(n.Reason) && p.Nodes[name].Down == "" &&
+		!n.HasAny("DRAIN", "POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP", "REBOOT_REQUESTED", "REBOOT_ISSUED")
+}
+
 func (p *planner) node(g Group, index int) {
 	name := g.NodeName(index)
 	node := p.Nodes[name]
 	_, live := p.byNode[name]
 	seen, known := p.Slurm[name]
 	if node.Down != "" && known {
-		p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Reason: node.Down})
+		reason := node.Down
+		if seen.Has("DRAIN") && seen.Reason != "" && !ours(seen.Reason) {
+			reason = seen.Reason // a person's reason outlives the instance
+		}
+		p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Code: node.Down, Reason: reason})
 		return
 	}
 	if node.Early {
@@ -195,7 +212,7 @@ func (p *planner) node(g Group, index int) {
 	// down for what openpcs or Slurm itself did; a person's drain or reason
 	// stays as it is.
 	if known && !node.Want && !seen.HasAny("DRAIN", "POWER_DOWN") &&
-		(seen.Has("POWERING_DOWN") || (seen.Has("DOWN") && ours(seen.Reason))) {
+		((seen.Has("POWERING_DOWN") && !seen.Has("DOWN")) || (seen.Has("DOWN") && ours(seen.Reason))) {
 		p.do(Action{Kind: Recover, GroupID: g.ID, Node: name, Reason: seen.Reason})
 		return
 	}

@@ -107,6 +107,7 @@ func (c Config) Render() (Files, error) {
 	w.set("SuspendProgram", c.HookDir+"/suspend")
 	w.set("ResumeFailProgram", c.HookDir+"/resume-fail")
 	w.set("PrologSlurmctld", c.HookDir+"/gate")
+	w.set("RebootProgram", "/sbin/reboot") // run by slurmd on the node
 	w.seconds("ResumeTimeout", c.ResumeTimeout)
 	w.seconds("SuspendTimeout", c.SuspendTimeout)
 	w.seconds("SuspendTime", c.IdleTime)

@@ -178,6 +178,14 @@ func (tx *Tx) Append(e Event) error {
 	return nil
 }
 
+// ForgetEvents removes events from before a time.
+func (tx *Tx) ForgetEvents(before time.Time) error {
+	if _, err := tx.tx.ExecContext(tx.ctx, `DELETE FROM events WHERE at < ?`, before.UnixNano()); err != nil {
+		return fmt.Errorf("forget events: %w", err)
+	}
+	return nil
+}
+
 // Events returns up to limit newest events of a cluster, oldest first. An
 // empty subject means all subjects.
 func (tx *Tx) Events(cluster, subject string, limit int) ([]Event, error) {

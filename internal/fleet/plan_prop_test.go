@@ -1,0 +1,644 @@
+package fleet_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/slurm"
+)
+
+// checkSafe fails for a plan that could do harm, whatever led to the state.
+func checkSafe(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, o fleet.Observed, actions []fleet.Action,
+) {
+	t.Helper()
+	groups := map[string]fleet.Group{}
+	for _, g := range o.Groups {
+		groups[g.ID] = g
+	}
+	instances := map[string]fleet.Instance{}
+	live := map[string]int{}
+	for _, i := range o.Instances {
+		instances[i.ID] = i
+		if i.State.Live() {
+			live[i.NodeName]++
+		}
+	}
+	seen := map[string]bool{}
+	for _, a := range actions {
+		key := string(a.Kind) + " " + a.Node + " " + a.Instance
+		if seen[key] {
+			t.Fatalf("%s comes twice", key)
+		}
+		seen[key] = true
+		g, node, state := groups[a.GroupID], o.Nodes[a.Node], o.Slurm[a.Node]
+		i := instances[a.Instance]
+		drained := state.HasAny("DRAIN")
+		switch a.Kind {
+		case fleet.Assign:
+			if live[a.Node] > 0 {
+				t.Fatalf("a second instance is assigned to %s", a.Node)
+			}
+			live[a.Node]++
+			if !node.Want || o.Now.Before(node.NotBefore) {
+				t.Fatalf("an instance is assigned to %s, which is not wanted or rests: %+v", a.Node, node)
+			}
+			if n := g.NodeIndex(a.Node); n < 1 || n > g.Max || (g.Status != fleet.Active && g.Status != fleet.Updating) {
+				t.Fatalf("an instance is assigned to %s of the group %+v", a.Node, g)
+			}
+		case fleet.Retire, fleet.Fail:
+			own := groups[i.GroupID]
+			index := own.NodeIndex(i.NodeName)
+			healthy := !i.RegisteredAt.IsZero() || i.StartedAt.IsZero() || o.Now.Sub(i.StartedAt) < fleet.BootstrapTimeout
+			if o.Nodes[i.NodeName].Want && healthy && own.ID != "" && own.Status != fleet.Deleting && index >= 1 && index <= own.Max {
+				t.Fatalf("%s of %s, whose node is wanted: %+v", a.Kind, a.Instance, i)
+			}
+			if i.State != fleet.Pending && i.State != fleet.Running {
+				t.Fatalf("%s of an instance that is %s", a.Kind, i.State)
+			}
+			if a.Reason == "" || a.Code == "" {
+				t.Fatalf("%s without a reason", a.Kind)
+			}
+		case fleet.Stop:
+			if i.State != fleet.ShuttingDown {
+				t.Fatalf("an instance that is %s is stopped", i.State)
+			}
+		case fleet.Start:
+			if i.State != fleet.Pending || !i.StartedAt.IsZero() || !o.Nodes[i.NodeName].Want {
+				t.Fatalf("an instance is started: %+v", i)
+			}
+		case fleet.Forget:
+			if i.State != fleet.Terminated || o.Now.Sub(i.TerminatedAt) < fleet.KeepTerminated {
+				t.Fatalf("an instance is forgotten: %+v", i)
+			}
+		case fleet.Recover:
+			if drained {
+				t.Fatalf("a drained node is recovered: %+v", state)
+			}
+			if live[a.Node] > 0 {
+				t.Fatalf("a node with an instance is recovered: %s", a.Node)
+			}
+			if state.Has("DOWN") && strings.HasPrefix(state.Reason, "person") {
+				t.Fatalf("a node that a person set down is recovered: %+v", state)
+			}
+		case fleet.SetDown:
+			// A drained node goes down as well when its instance is lost: its
+			// jobs must be requeued. But only then.
+			if node.Down == "" {
+				t.Fatalf("a node is set down that has nothing against it: %+v", node)
+			}
+		case fleet.PowerUp:
+			if drained || state.Has("DOWN") || live[a.Node] > 0 || g.NodeIndex(a.Node) > g.Min {
+				t.Fatalf("a node is powered up: %+v, %d instances, minimum %d", state, live[a.Node], g.Min)
+			}
+		case fleet.Replace:
+			if drained || !state.Ready() || i.GroupRevision == g.Revision {
+				t.Fatalf("a node is replaced: %+v, %+v", state, i)
+			}
+		case fleet.MarkUp:
+			if !state.Ready() || i.RegisteredAt.IsZero() {
+				t.Fatalf("a node is marked up: %+v", state)
+			}
+		case fleet.GiveUp:
+			if !node.Early || o.Now.Sub(node.WantAt) < fleet.EarlyLimit {
+				t.Fatalf("a node is given up: %+v", node)
+			}
+		default:
+			t.Fatalf("unknown action %q", a.Kind)
+		}
+	}
+}
+
+// anything draws a state of the world, reachable or not.
+func anything(t *rapid.T) fleet.Observed {
+	past := func(label string) time.Time {
+		switch rapid.IntRange(0, 3).Draw(t, label) {
+		case 0:
+			return time.Time{}
+		case 1:
+			return noon.Add(-time.Duration(rapid.IntRange(0, 20).Draw(t, label+" seconds")) * time.Second)
+		default:
+			return noon.Add(-time.Duration(rapid.IntRange(0, 80).Draw(t, label+" minutes")) * time.Minute)
+		}
+	}
+	o := fleet.Observed{Now: noon, Nodes: map[string]fleet.Node{}, Slurm: map[string]slurm.Node{}}
+	if rapid.IntRange(0, 9).Draw(t, "slurmctld is away") == 0 {
+		o.Slurm = nil
+	}
+	var names []string
+	for _, name := range []string{"a", "a-b", "a-1"} {
+		if rapid.IntRange(0, 4).Draw(t, "no group "+name) == 0 {
+			continue
+		}
+		limit := rapid.IntRange(0, 3).Draw(t, "max")
+		g := fleet.Group{
+			ID: "pcs_" + name, Name: name, Max: limit, Min: rapid.IntRange(0, limit).Draw(t, "min"), Revision: rapid.IntRange(0, 1).Draw(t, "revision"),
+			Status: rapid.SampledFrom([]fleet.Status{fleet.Active, fleet.Active, fleet.Updating, fleet.Deleting, fleet.Creating, fleet.UpdateFailed, fleet.CreateFailed}).Draw(t, "status"),
+		}
+		o.Groups = append(o.Groups, g)
+		for n := range 4 {
+			names = append(names, g.NodeName(n+1))
+		}
+	}
+	names = append(names, "a-1", "gone-1")
+	for _, name := range names {
+		if rapid.Bool().Draw(t, "node "+name) {
+			o.Nodes[name] = fleet.Node{
+				Name: name, Want: rapid.Bool().Draw(t, "want"), WantAt: past("wantAt"), Early: rapid.IntRange(0, 3).Draw(t, "early") == 0,
+				NotBefore: rapid.SampledFrom([]time.Time{{}, {}, noon.Add(time.Minute), noon.Add(-time.Minute)}).Draw(t, "notBefore"),
+				Down:      rapid.SampledFrom([]string{"", "", "", "pcs: x"}).Draw(t, "down"), Attempts: rapid.IntRange(0, 9).Draw(t, "attempts"),
+			}
+		}
+		if o.Slurm != nil && rapid.Bool().Draw(t, "slurm "+name) {
+			state := []string{rapid.SampledFrom([]string{"IDLE", "ALLOCATED", "MIXED", "DOWN", "UNKNOWN"}).Draw(t, "base"), "CLOUD"}
+			for _, flag := range []string{"DRAIN", "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "POWER_DOWN", "NOT_RESPONDING", "NEVER_HEARD_OF"} {
+				if rapid.IntRange(0, 4).Draw(t, flag) == 0 {
+					state = append(state, flag)
+				}
+			}
+			o.Slurm[name] = slurm.Node{Name: name, State: state, Reason: rapid.SampledFrom([]string{"", "person says so", "pcs: x", "Not responding"}).Draw(t, "reason")}
+		}
+	}
+	for n := range rapid.IntRange(0, 8).Draw(t, "instances") {
+		name := rapid.SampledFrom(append(names, "")).Draw(t, "backs")
+		i := fleet.Instance{
+			ID: fmt.Sprintf("i-%d", n), NodeName: name, GroupRevision: rapid.IntRange(0, 1).Draw(t, "of revision"),
+			State:        rapid.SampledFrom([]fleet.InstanceState{fleet.Pending, fleet.Running, fleet.Running, fleet.ShuttingDown, fleet.Terminated}).Draw(t, "state"),
+			TerminatedAt: past("terminatedAt"), StartedAt: past("startedAt"), RegisteredAt: past("registeredAt"), ReadyAt: past("readyAt"),
+		}
+		if i.State == fleet.Running && i.RegisteredAt.IsZero() && i.StartedAt.IsZero() {
+			i.StartedAt = noon.Add(-time.Minute) // one of the two made it running
+		}
+		if at := strings.LastIndexByte(name, '-'); at > 0 {
+			i.GroupID = "pcs_" + name[:at]
+		}
+		o.Instances = append(o.Instances, i)
+	}
+	return o
+}
+
+func TestPlanIsSafeInAnyState(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := anything(t)
+		actions, next := fleet.Plan(o)
+		checkSafe(t, o, actions)
+		if !next.IsZero() && !next.After(o.Now) {
+			t.Fatalf("looks again at %v, which is not later than now: the loop would spin", next)
+		}
+		again, nextAgain := fleet.Plan(o)
+		if !slices.Equal(again, actions) || !nextAgain.Equal(next) {
+			t.Fatalf("the same state gives another plan:\n%s\n%s", text(actions), text(again))
+		}
+	})
+}
+
+// world is a cluster in small: the state file, an applier that does at once
+// what a plan says, and a Slurm that answers as slurmctld does.
+type world struct {
+	o       fleet.Observed
+	slurm   map[string]*host
+	serial  int
+	starts  int // launches tried
+	broken  bool
+	hanging bool // agents do not register
+	t       interface {
+		Helper()
+		Fatalf(string, ...any)
+	}
+}
+
+// host is slurmctld's idea of a node.
+type host struct {
+	power  string // down, up, rising, falling
+	since  time.Time
+	down   bool
+	drain  bool
+	reason string
+	busy   bool // has a job
+}
+
+const (
+	suspendTimeout = 5 * time.Second
+	resumeTimeout  = 30 * time.Minute
+)
+
+func newWorld(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, groups ...fleet.Group,
+) *world {
+	w := &world{t: t, slurm: map[string]*host{}}
+	w.o = fleet.Observed{Now: noon, Groups: groups, Nodes: map[string]fleet.Node{}}
+	w.configure()
+	return w
+}
+
+// configure gives slurmctld the nodes of the groups.
+func (w *world) configure() {
+	have := map[string]bool{}
+	for _, g := range w.o.Groups {
+		for n := 1; n <= g.Max; n++ {
+			name := g.NodeName(n)
+			have[name] = true
+			if w.slurm[name] == nil {
+				w.slurm[name] = &host{power: "down"}
+			}
+		}
+	}
+	for name := range w.slurm {
+		if !have[name] {
+			delete(w.slurm, name)
+		}
+	}
+}
+
+func (w *world) observe() fleet.Observed {
+	w.o.Slurm = map[string]slurm.Node{}
+	for name, h := range w.slurm {
+		state := []string{"IDLE", "CLOUD"}
+		switch {
+		case h.down:
+			state[0] = "DOWN"
+		case h.busy:
+			state[0] = "ALLOCATED"
+		}
+		if h.drain {
+			state = append(state, "DRAIN")
+		}
+		switch h.power {
+		case "down":
+			state = append(state, "POWERED_DOWN")
+		case "rising":
+			state = append(state, "POWERING_UP", "NOT_RESPONDING")
+		case "falling":
+			state = append(state, "POWERING_DOWN")
+		}
+		w.o.Slurm[name] = slurm.Node{Name: name, State: state, Reason: h.reason}
+	}
+	return w.o
+}
+
+func (w *world) node(name string) fleet.Node {
+	n := w.o.Nodes[name]
+	n.Name = name
+	return n
+}
+
+func (w *world) find(id string) *fleet.Instance {
+	for i := range w.o.Instances {
+		if w.o.Instances[i].ID == id {
+			return &w.o.Instances[i]
+		}
+	}
+	w.t.Fatalf("no instance %s", id)
+	return nil
+}
+
+func (w *world) live(node string) *fleet.Instance {
+	for i := range w.o.Instances {
+		if w.o.Instances[i].NodeName == node && w.o.Instances[i].State.Live() {
+			return &w.o.Instances[i]
+		}
+	}
+	return nil
+}
+
+// resume is slurmctld's ResumeProgram for a node.
+func (w *world) resume(name string) {
+	h := w.slurm[name]
+	h.power, h.since = "rising", w.o.Now
+	n := w.node(name)
+	n.Want, n.WantAt, n.Down, n.Early = true, w.o.Now, "", false
+	w.o.Nodes[name] = n
+	if i := w.live(name); i != nil && i.State == fleet.Running && !i.ReadyAt.IsZero() {
+		i.State = fleet.ShuttingDown
+	}
+}
+
+// suspend is its SuspendProgram.
+func (w *world) suspend(name string) {
+	h := w.slurm[name]
+	h.power, h.since, h.busy = "falling", w.o.Now, false
+	n := w.node(name)
+	n.Want, n.Early = false, false
+	w.o.Nodes[name] = n
+}
+
+// lose is what the watch on the provider does for an instance that is gone.
+func (w *world) lose(i *fleet.Instance) {
+	i.State = fleet.ShuttingDown
+	n := w.node(i.NodeName)
+	n.Want, n.Early, n.Down = false, false, "pcs: instance "+i.ID+" is gone"
+	w.o.Nodes[i.NodeName] = n
+}
+
+// apply does one action.
+func (w *world) apply(a fleet.Action) {
+	switch a.Kind {
+	case fleet.Assign:
+		w.serial++
+		var rev int
+		for _, g := range w.o.Groups {
+			if g.ID == a.GroupID {
+				rev = g.Revision
+			}
+		}
+		w.o.Instances = append(w.o.Instances, fleet.Instance{
+			ID: fmt.Sprintf("i-%d", w.serial), State: fleet.Pending, GroupID: a.GroupID, NodeName: a.Node, LaunchedAt: w.o.Now, GroupRevision: rev,
+		})
+	case fleet.Start:
+		w.starts++
+		i := w.find(a.Instance)
+		if w.broken {
+			*i, w.o.Nodes[i.NodeName] = fleet.FailInstance(*i, w.node(i.NodeName), "LAUNCH_FAILED", "no room", "Failed to launch backing instance (Error Code: X)", w.o.Now)
+			return
+		}
+		i.State, i.StartedAt = fleet.Running, w.o.Now
+	case fleet.Retire:
+		w.find(a.Instance).State = fleet.ShuttingDown
+	case fleet.Fail:
+		i := w.find(a.Instance)
+		*i, w.o.Nodes[i.NodeName] = fleet.FailInstance(*i, w.node(i.NodeName), a.Code, a.Reason, "Backing Instance Failed To Bootstrap: "+i.ID, w.o.Now)
+	case fleet.Stop:
+		i := w.find(a.Instance)
+		i.State, i.TerminatedAt = fleet.Terminated, w.o.Now
+	case fleet.MarkUp:
+		i := w.find(a.Instance)
+		i.ReadyAt = w.o.Now
+		n := w.node(i.NodeName)
+		n.Attempts, n.NotBefore = 0, time.Time{}
+		w.o.Nodes[n.Name] = n
+	case fleet.Forget:
+		w.o.Instances = slices.DeleteFunc(w.o.Instances, func(i fleet.Instance) bool { return i.ID == a.Instance })
+	case fleet.GiveUp:
+		n := w.node(a.Node)
+		n.Want, n.Early = false, false
+		w.o.Nodes[a.Node] = n
+	case fleet.PowerUp:
+		if h := w.slurm[a.Node]; h.power == "down" {
+			w.resume(a.Node)
+		}
+	case fleet.Replace:
+		h := w.slurm[a.Node]
+		h.busy = false // its job ends
+		w.suspend(a.Node)
+	case fleet.SetDown:
+		h := w.slurm[a.Node]
+		h.down, h.busy, h.reason = true, false, a.Reason
+		if h.power != "down" {
+			w.suspend(a.Node)
+		}
+		n := w.node(a.Node)
+		n.Down = ""
+		w.o.Nodes[a.Node] = n
+	case fleet.Recover:
+		h := w.slurm[a.Node]
+		h.down, h.reason, h.power = false, "", "down"
+	}
+}
+
+// agents lets every instance that runs register, and its slurmd.
+func (w *world) agents() (changed bool) {
+	for k := range w.o.Instances {
+		i := &w.o.Instances[k]
+		if w.hanging || i.State != fleet.Running || i.StartedAt.IsZero() {
+			continue
+		}
+		if i.RegisteredAt.IsZero() {
+			i.RegisteredAt, changed = w.o.Now, true
+		}
+		if h := w.slurm[i.NodeName]; h != nil && h.power == "rising" && !w.node(i.NodeName).Early {
+			h.power, changed = "up", true
+		}
+	}
+	return changed
+}
+
+// clocks are slurmctld's timers; it returns when the next one is due.
+func (w *world) clocks() (next time.Time) {
+	due := func(at time.Time) bool {
+		if w.o.Now.Before(at) {
+			if next.IsZero() || at.Before(next) {
+				next = at
+			}
+			return false
+		}
+		return true
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.slurm)) {
+		h := w.slurm[name]
+		switch {
+		case h.power == "falling" && due(h.since.Add(suspendTimeout)):
+			h.power = "down"
+		case h.power == "rising" && due(h.since.Add(resumeTimeout)):
+			h.power, h.down, h.reason, h.busy = "down", true, "ResumeTimeout reached", false
+			n := w.node(name)
+			if i := w.live(name); i != nil {
+				*i, n = fleet.FailInstance(*i, n, "RESUME_TIMEOUT", "late", "ResumeTimeout reached", w.o.Now)
+			}
+			n.Want, n.Down = false, ""
+			w.o.Nodes[name] = n
+		}
+	}
+	return next
+}
+
+// settle lets the world run until nothing is left to do but to forget what
+// is terminated. It fails if that does not come.
+func (w *world) settle() {
+	w.t.Helper()
+	const rounds = 400
+	var last string
+	for range rounds {
+		wakeSlurm := w.clocks()
+		o := w.observe()
+		actions, next := fleet.Plan(o)
+		checkSafe(w.t, o, actions)
+		for _, a := range actions {
+			w.apply(a)
+		}
+		moved := w.agents()
+		if len(actions) > 0 || moved {
+			last = text(actions)
+			continue
+		}
+		if !wakeSlurm.IsZero() && (next.IsZero() || wakeSlurm.Before(next)) {
+			next = wakeSlurm
+		}
+		if next.IsZero() {
+			return // quiet for good
+		}
+		w.o.Now = next
+	}
+	w.t.Fatalf("the plan does not come to rest; last it did %q in\n%+v\n%+v", last, w.o.Nodes, w.o.Slurm)
+}
+
+func TestPlanConvergesAndIsQuiet(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(
+			t,
+			fleet.Group{ID: "pcs_d", Name: "d", Status: fleet.Active, Max: 3},
+			fleet.Group{ID: "pcs_s", Name: "s", Status: fleet.Active, Min: 2, Max: 3},
+		)
+		names := []string{"d-1", "d-2", "d-3", "s-1", "s-2", "s-3"}
+		step := func() {
+			o := w.observe()
+			actions, _ := fleet.Plan(o)
+			checkSafe(t, o, actions)
+			for _, a := range actions {
+				w.apply(a)
+			}
+		}
+		for range rapid.IntRange(0, 40).Draw(t, "events") {
+			name := rapid.SampledFrom(names).Draw(t, "node")
+			h := w.slurm[name]
+			switch event := rapid.SampledFrom([]string{
+				"job", "job", "early job", "idle", "lost", "drain", "undrain", "down", "up", "broken", "mended", "hang", "unhang",
+				"update", "shrink", "grow", "time", "time", "plan", "plan", "plan", "agents",
+			}).Draw(t, "event"); {
+			case event == "time":
+				w.o.Now = w.o.Now.Add(time.Duration(rapid.IntRange(1, 700).Draw(t, "seconds")) * time.Second)
+				w.clocks()
+			case event == "plan":
+				step()
+			case event == "agents":
+				w.agents()
+			case event == "broken":
+				w.broken = true
+			case event == "mended":
+				w.broken = false
+			case event == "hang":
+				w.hanging = true
+			case event == "unhang":
+				w.hanging = false
+			case event == "update":
+				w.o.Groups[0].Revision++
+			case event == "shrink":
+				w.o.Groups[0].Max = 1
+				w.configure()
+			case event == "grow":
+				w.o.Groups[0].Max = 3
+				w.configure()
+			case h == nil: // not configured now
+			case event == "job" && !h.drain && !h.down && h.power == "down":
+				h.busy = true
+				w.resume(name)
+			case event == "early job" && !h.drain && !h.down && h.power == "down" && w.live(name) == nil:
+				n := w.node(name)
+				if !n.Want && !w.o.Now.Before(n.NotBefore) && n.Down == "" {
+					n.Want, n.Early, n.WantAt = true, true, w.o.Now
+					w.o.Nodes[name] = n
+				}
+			case event == "idle" && h.power == "up" && !strings.HasPrefix(name, "s-"):
+				w.suspend(name)
+			case event == "lost" && w.live(name) != nil && w.live(name).State == fleet.Running:
+				w.lose(w.live(name))
+			case event == "drain":
+				h.drain, h.reason = true, "person drained it"
+			case event == "undrain" && h.drain:
+				h.drain, h.down, h.reason = false, false, ""
+			case event == "down" && !h.drain:
+				h.down, h.busy, h.reason = true, false, "person set it down"
+			case event == "up" && h.down && strings.HasPrefix(h.reason, "person"):
+				h.down, h.reason = false, ""
+			}
+		}
+		w.broken, w.hanging = false, false
+		w.settle()
+		// What must be true once all is at rest.
+		for _, g := range w.o.Groups {
+			for n := 1; n <= g.Max; n++ {
+				name := g.NodeName(n)
+				h, node, i := w.slurm[name], w.node(name), w.live(name)
+				up := i != nil && i.State == fleet.Running && !i.ReadyAt.IsZero()
+				switch {
+				case node.Want != (i != nil):
+					t.Fatalf("%s is wanted: %v, and its instance is %+v", name, node.Want, i)
+				case n <= g.Min && !h.drain && !h.down && !up:
+					t.Fatalf("the static node %s is not up: %+v %+v", name, h, node)
+				case node.Down != "":
+					t.Fatalf("%s keeps a reason that Slurm never took: %+v", name, node)
+				case h.down && !h.drain && !strings.HasPrefix(h.reason, "person"):
+					t.Fatalf("%s stays down for %q", name, h.reason)
+				case h.power == "rising" || h.power == "falling":
+					t.Fatalf("%s is still %s", name, h.power)
+				case up && i.GroupRevision != g.Revision && !h.drain && !h.down:
+					t.Fatalf("%s has an instance of an older template", name)
+				}
+			}
+		}
+		for _, i := range w.o.Instances {
+			if i.State == fleet.Terminated {
+				t.Fatalf("%s is never forgotten", i.ID)
+			}
+		}
+	})
+}
+
+func TestLaunchesAreBoundedWhenAllFail(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		group fleet.Group
+		hang  bool
+	}{
+		{"a_job_waits_for_the_node", fleet.Group{ID: "pcs_g", Name: "g", Status: fleet.Active, Max: 1}, false},
+		{"a_static_node", fleet.Group{ID: "pcs_g", Name: "g", Status: fleet.Active, Min: 1, Max: 1}, false},
+		{"agents_never_register", fleet.Group{ID: "pcs_g", Name: "g", Status: fleet.Active, Max: 1}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, tt.group)
+			w.broken, w.hanging = !tt.hang, tt.hang
+			hours := []int{0, 0, 0}
+			for tick := range len(hours) * 3600 {
+				w.o.Now = noon.Add(time.Duration(tick) * time.Second)
+				w.clocks()
+				if h := w.slurm["g-1"]; tt.group.Min == 0 && h.power == "down" && !h.down {
+					w.resume("g-1") // the job is there all the time
+				}
+				for range 4 {
+					o := w.observe()
+					actions, _ := fleet.Plan(o)
+					checkSafe(t, o, actions)
+					for _, a := range actions {
+						w.apply(a)
+					}
+				}
+				hours[tick/3600] = w.starts
+			}
+			for h := len(hours) - 1; h > 0; h-- {
+				hours[h] -= hours[h-1]
+			}
+			t.Logf("launches by hour: %v", hours)
+			if hours[0] < 3 || hours[0] > 15 || hours[1] < 2 || hours[1] > 7 || hours[2] < 2 || hours[2] > 7 {
+				t.Errorf("launches by hour: %v; want a growing distance of up to ten minutes, and no end", hours)
+			}
+		})
+	}
+}
+
+// R4: when capacity comes back the node is usable at once, without a person.
+func TestR4_NodeComesBackWhenCapacityDoes(t *testing.T) {
+	w := newWorld(t, fleet.Group{ID: "pcs_g", Name: "g", Status: fleet.Active, Max: 1})
+	w.broken = true
+	w.slurm["g-1"].busy = true
+	w.resume("g-1")
+	w.settle()
+	if h := w.slurm["g-1"]; h.down || h.power != "down" {
+		t.Fatalf("after the failure the node is %+v, want idle~", h)
+	}
+	w.broken = false
+	w.resume("g-1")
+	w.settle()
+	if i := w.live("g-1"); i == nil || i.ReadyAt.IsZero() || w.node("g-1").Attempts != 0 {
+		t.Errorf("the node did not come up: %+v %+v", i, w.node("g-1"))
+	}
+}

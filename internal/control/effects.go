@@ -39,7 +39,7 @@ func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 				up = append(up, a.Node)
 			}
 		case fleet.SetDown:
-			why := cause{a.Reason, a.Code}
+			why := cause{a.Reason, a.Down}
 			down[why] = append(down[why], a.Node)
 		case fleet.PowerDown:
 			powerDown = append(powerDown, a.Node)

@@ -212,7 +212,7 @@ func (c *Control) lost(ctx context.Context, id string, stopped bool) error {
 		}
 		n.Want, n.Jobs, n.Early = false, nil, false
 		n.Down = fleet.ReasonPrefix + "instance " + i.ID + " is gone, " + i.StateReason
-		n.LastFailure = n.Down
+		n.FailureCode, n.LastFailure = "INSTANCE_LOST", n.Down
 		if err := fleet.Nodes.Put(tx, n); err != nil {
 			return err
 		}

@@ -192,7 +192,8 @@ type Node struct {
 	// Down is the reason to set the node down in Slurm with, until Slurm
 	// took it.
 	Down string `json:"down,omitempty"`
-	// LastFailure is kept for people.
+	// FailureCode and LastFailure are kept for people.
+	FailureCode string `json:"failureCode,omitempty"`
 	LastFailure string `json:"lastFailure,omitempty"`
 }
 

@@ -51,8 +51,7 @@ const (
 	Recover   ActionKind = "recover"    // Node has no instance left: make it idle~ at once
 )
 
-// Action is one thing to do. Code and Reason explain it to people; of SetDown
-// Code is the node's Down that the action takes care of.
+// Action is one thing to do. Code and Reason explain it to people.
 type Action struct {
 	Kind     ActionKind
 	GroupID  string
@@ -60,6 +59,7 @@ type Action struct {
 	Instance string
 	Code     string
 	Reason   string
+	Down     string // of SetDown: the node's Down that it takes care of
 }
 
 // Observed is all that the planner sees of one cluster.
@@ -194,7 +194,7 @@ func (p *planner) node(g Group, index int) {
 		if seen.Has("DRAIN") && seen.Reason != "" && !ours(seen.Reason) {
 			reason = seen.Reason // a person's reason outlives the instance
 		}
-		p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Code: node.Down, Reason: reason})
+		p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Down: node.Down, Reason: reason})
 		return
 	}
 	if node.Early {
@@ -253,7 +253,7 @@ func FailInstance(i Instance, n Node, code, text, reason string, now time.Time) 
 	n.Want, n.Early = false, false
 	n.Jobs = nil
 	n.Down = reason
-	n.LastFailure = text
+	n.FailureCode, n.LastFailure = code, text
 	wait := min(backoffBase<<min(n.Attempts, 16), backoffCap)
 	n.Attempts++
 	n.NotBefore = now.Add(wait)

@@ -319,10 +319,29 @@ func (s *Service) getGroup(ctx context.Context, r *awsapi.Request, in *GroupRef)
 			return err
 		}
 		g, err := group(tx, cl, ref)
+		if err != nil {
+			return err
+		}
+		nodes, err := fleet.Nodes.Of(tx, cl.ID)
 		out = &GroupOut{groupOut(g)}
+		out.ComputeNodeGroup.ErrorInfo = append(out.ComputeNodeGroup.ErrorInfo, failing(nodes, g.ID)...)
 		return err
 	})
 	return out, err
+}
+
+// maxFailing bounds how many nodes' failures a group shows.
+const maxFailing = 5
+
+// failing says why nodes of the group do not come up. PCS leaves the group
+// ACTIVE and silent; here errorInfo has it, which clients print as it is.
+func failing(nodes []fleet.Node, groupID string) (out []ErrorInfo) {
+	for _, n := range nodes {
+		if n.GroupID == groupID && n.Attempts > 0 && len(out) < maxFailing {
+			out = append(out, ErrorInfo{Code: n.FailureCode, Message: fmt.Sprintf("the node %s failed to start %d times in a row: %s", n.Name, n.Attempts, n.LastFailure)})
+		}
+	}
+	return out
 }
 
 func (s *Service) listGroups(ctx context.Context, r *awsapi.Request, in *ListOfClusterIn) (*ListGroupsOut, error) {

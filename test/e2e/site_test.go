@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,7 +28,6 @@ const (
 	subnet     = "10.79.0.0/16"
 	project    = "openpcs-" + siteName
 	pool       = project
-	bridge     = "opcs-" + siteName
 	region     = "ap-northeast-1"
 	version    = "26.05"
 	startLimit = 60 * time.Second
@@ -160,9 +161,7 @@ func removeSite() error {
 		names, _ := filepath.Glob(stateDir + "/*")
 		errs = append(errs, fmt.Errorf("%s is still there, with %v", stateDir, names), os.RemoveAll(stateDir))
 	}
-	if _, err := os.Stat("/sys/class/net/" + bridge); err == nil {
-		errs = append(errs, fmt.Errorf("the bridge %s is still there", bridge))
-	}
+	errs = append(errs, findBridge())
 	for what, argv := range map[string][]string{"project " + project: {"project", "list"}, "storage pool " + pool: {"storage", "list"}} {
 		r := incus(append(argv, "--format", "csv", "--columns", "n")...)
 		if r.code != 0 {
@@ -175,6 +174,24 @@ func removeSite() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// findBridge reports an interface with an address of the site's network.
+func findBridge() error {
+	all, err := net.Interfaces()
+	if err != nil {
+		return err
+	}
+	ours := netip.MustParsePrefix(subnet)
+	for _, i := range all {
+		addrs, _ := i.Addrs()
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && ours.Contains(p.Addr()) {
+				return fmt.Errorf("the bridge %s is still there", i.Name)
+			}
+		}
+	}
+	return nil
 }
 
 // sitePIDs finds the processes of the site's openpcs, by their environment.

@@ -147,7 +147,7 @@ func (a *App) instances(ctx context.Context) ([]InstanceRow, error) {
 		}
 		for _, i := range all {
 			rows = append(rows, InstanceRow{
-				Name: i.NodeName, ID: i.ID, Status: string(i.State), Cluster: names[i.ClusterID], Node: i.NodeName,
+				Name: i.NodeName, ID: i.ID, Status: string(i.State), Cluster: firstOf(names[i.ClusterID], i.ClusterID), Node: i.NodeName,
 				Address: i.Address, Type: i.Type, Image: i.ImageID, Since: i.LaunchedAt, Reason: firstOf(i.Failure, i.StateReason),
 			})
 		}

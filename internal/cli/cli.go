@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -143,12 +144,19 @@ func print[T any](s *shell, rows []T, header string, line func(T) string) error 
 		}
 		return s.printJSON(rows)
 	}
-	w := tabwriter.NewWriter(s.out, 0, 0, 3, ' ', 0)
+	var table bytes.Buffer
+	w := tabwriter.NewWriter(&table, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, header)
 	for _, r := range rows {
 		fmt.Fprintln(w, line(r))
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for text := range strings.Lines(table.String()) {
+		fmt.Fprintln(s.out, strings.TrimRight(text, " \n"))
+	}
+	return nil
 }
 
 func (s *shell) printJSON(v any) error {

@@ -48,7 +48,7 @@ func (d *daemon) call(ctx context.Context, method, path string, query url.Values
 	}
 	resp, err := d.http.Do(req)
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
 		return errNotRunning
 	case errors.Is(err, fs.ErrPermission):
 		return errors.New("only root may talk to the control plane: use sudo")

@@ -176,7 +176,8 @@ func (s *shell) explainCommand() *cobra.Command {
 				fmt.Fprintln(s.out, line)
 			}
 			for _, ev := range e.Events {
-				fmt.Fprintf(s.out, "%s  %-28s %-18s %s\n", ev.At.Local().Format("15:04:05.000"), ev.Subject, ev.Kind, details(ev.Detail))
+				line := fmt.Sprintf("%s  %-28s %-18s %s", ev.At.Local().Format("15:04:05.000"), ev.Subject, ev.Kind, details(ev.Detail))
+				fmt.Fprintln(s.out, strings.TrimRight(line, " "))
 			}
 			return nil
 		},
@@ -191,10 +192,22 @@ func details(doc []byte) string {
 	}
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		if k == "log" {
-			continue
+		switch v := m[k].(type) {
+		case map[string]any:
+			for _, sub := range slices.Sorted(maps.Keys(v)) {
+				out = append(out, fmt.Sprintf("%s.%s=%v", k, sub, v[sub]))
+			}
+		case []any:
+			var parts []string
+			for _, e := range v {
+				parts = append(parts, fmt.Sprint(e))
+			}
+			out = append(out, k+"="+strings.Join(parts, ","))
+		default:
+			if k != "log" {
+				out = append(out, fmt.Sprintf("%s=%v", k, v))
+			}
 		}
-		out = append(out, fmt.Sprintf("%s=%v", k, m[k]))
 	}
 	return strings.Join(out, " ")
 }

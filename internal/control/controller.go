@@ -16,7 +16,7 @@ import (
 )
 
 // ensureController starts the cluster's controller unless it runs.
-func (c *Control) ensureController(ctx context.Context, cl fleet.Cluster) error {
+func (c *Control) ensureController(ctx context.Context, l *loop, cl fleet.Cluster) error {
 	if c.isRunning(cl.ControllerID) {
 		return nil
 	}
@@ -43,6 +43,9 @@ func (c *Control) ensureController(ctx context.Context, cl fleet.Cluster) error 
 	if err != nil {
 		return fmt.Errorf("launch the controller: %w", err)
 	}
+	// It may be a new one, without configuration: what was said before of its
+	// nodes does not count any more.
+	l.setStates(nil, true)
 	c.setPresent(cl.ControllerID, compute.Running)
 	return nil
 }

@@ -53,7 +53,7 @@ func (c *Control) pass(l *loop) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	// The nodes' own business goes on while the controller is away.
-	confErr := c.ensureController(ctx, cl)
+	confErr := c.ensureController(ctx, l, cl)
 	if confErr == nil {
 		confErr = c.configure(ctx, l)
 	}

@@ -51,8 +51,12 @@ func conflict(kind, id, format string, args ...any) error {
 }
 
 func notFound(kind, id string) error {
+	noun := kind
+	if kind == groupType {
+		noun = "compute node group"
+	}
 	return &awsapi.Error{
-		Code: "ResourceNotFoundException", Message: "there is no " + kind + " " + id,
+		Code: "ResourceNotFoundException", Message: "there is no " + noun + " " + id,
 		Fields: map[string]any{"resourceId": id, "resourceType": kind},
 	}
 }

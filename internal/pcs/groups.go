@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/openpcs/openpcs/internal/awsapi"
 	"github.com/openpcs/openpcs/internal/ec2"
@@ -262,7 +263,7 @@ func (s *Service) resolve(tx *store.Tx, r *awsapi.Request, cl fleet.Cluster, g f
 		return none, err
 	}
 	if len(image.Slurm) > 0 && !slices.Contains(image.Slurm, cl.Version) {
-		return none, invalid(Field{imageField, fmt.Sprintf("the image %s (%s) has Slurm %v, and the cluster runs %s", image.ID, image.Name, image.Slurm, cl.Version)})
+		return none, invalid(Field{imageField, fmt.Sprintf("the image %s (%s) has Slurm %s, and the cluster runs %s", image.ID, image.Name, strings.Join(image.Slurm, ", "), cl.Version)})
 	}
 	for _, name := range g.InstanceTypes {
 		if t, ok := fleet.Lookup(name); ok && t.Arch != image.Architecture {

@@ -15,6 +15,9 @@ func (c *check) queueConfig(in QueueConfig) (ids []string) {
 	for i, g := range in.ComputeNodeGroupConfigurations {
 		at := fmt.Sprintf("computeNodeGroupConfigurations[%d].computeNodeGroupId", i)
 		id := c.need(at, g.ComputeNodeGroupID)
+		if g.ComputeNodeGroupID != nil && id == "" {
+			c.bad(at, "is empty: use the id of a compute node group")
+		}
 		if slices.Contains(ids, id) {
 			c.bad(at, "%s is named twice", id)
 		}

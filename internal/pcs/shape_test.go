@@ -1,0 +1,316 @@
+package pcs_test
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/awsapi/awsapitest"
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/store"
+)
+
+// The published model (2023-02-10, as of 2026-09), in our own writing: what
+// each operation's input has, with a value for it, and whether this release
+// takes it. Every member of the model is in here, so that one that openpcs
+// does not know at all cannot be forgotten.
+type member struct {
+	path    string
+	value   any
+	refused bool // by this release, and clearly
+}
+
+var (
+	setting    = []any{object{"parameterName": "MaxTime", "parameterValue": "60"}}
+	lifecycle1 = []any{object{
+		"name": "a", "arguments": []any{"x"}, "onError": "CONTINUE", "executionPolicy": "EVERY_BOOT",
+		"scriptSource": object{"scriptLocation": "s3://bucket/key", "s3VersionId": "1", "checksum": strings.Repeat("a", 64)},
+	}}
+)
+
+func groupMembers(f *fixture) []member {
+	return []member{
+		{path: "clientToken", value: "token-of-the-shape"},
+		{path: "amiId", value: image},
+		{path: "subnetIds", value: []any{f.subnets[1].ID}},
+		{path: "purchaseOption", value: "ONDEMAND"},
+		{path: "purchaseOption", value: "SPOT"},
+		{path: "purchaseOption", value: "CAPACITY_BLOCK", refused: true},
+		{path: "purchaseOption", value: "INTERRUPTIBLE_CAPACITY_RESERVATION", refused: true},
+		{path: "customLaunchTemplate", value: object{"id": f.tmpl, "version": "1"}},
+		{path: "iamInstanceProfileArn", value: f.profile},
+		{path: "scalingConfiguration", value: object{"minInstanceCount": 1, "maxInstanceCount": 3}},
+		{path: "slurmConfiguration", value: object{}},
+		{path: "slurmConfiguration.scaleDownIdleTimeInSeconds", value: -1},
+		{path: "slurmConfiguration.scaleDownIdleTimeInSeconds", value: 60, refused: true},
+		{path: "slurmConfiguration.slurmCustomSettings", value: []any{}},
+		{path: "slurmConfiguration.slurmCustomSettings", value: []any{object{"parameterName": "Weight", "parameterValue": "2"}}, refused: true},
+		{path: "slurmConfiguration.gresCustomSettings", value: []any{}},
+		{path: "slurmConfiguration.gresCustomSettings", value: []any{object{"Name": "gpu", "AutoDetect": "nvml"}}, refused: true},
+		{path: "nodeLifecycleActions.stages", value: object{}},
+		{path: "nodeLifecycleActions.stages.nodeBootstrapped", value: lifecycle1, refused: true},
+		{path: "nodeLifecycleActions.stages.nodeReady", value: lifecycle1, refused: true},
+		{path: "nodeLifecycleActions", value: object{"stages": object{}, "scriptCachingPolicy": "CACHE_ONCE"}},
+	}
+}
+
+func clusterMembers() []member {
+	const at = "slurmConfiguration."
+	return []member{
+		{path: "clientToken", value: "token-of-the-shape"},
+		{path: "slurmConfiguration", value: object{}},
+		{path: at + "scaleDownIdleTimeInSeconds", value: 10_000_000},
+		{path: at + "slurmCustomSettings", value: []any{}},
+		{path: at + "slurmCustomSettings", value: setting, refused: true},
+		{path: at + "slurmdbdCustomSettings", value: []any{}},
+		{path: at + "slurmdbdCustomSettings", value: setting, refused: true},
+		{path: at + "cgroupCustomSettings", value: []any{}},
+		{path: at + "cgroupCustomSettings", value: setting, refused: true},
+		{path: at + "accounting", value: object{"mode": "NONE"}},
+		{path: at + "accounting", value: object{"mode": "NONE", "defaultPurgeTimeInDays": -1}},
+		{path: at + "accounting", value: object{"mode": "STANDARD", "defaultPurgeTimeInDays": 30}, refused: true},
+		{path: at + "slurmRest", value: object{"mode": "NONE"}},
+		{path: at + "slurmRest", value: object{"mode": "STANDARD"}, refused: true},
+	}
+}
+
+func TestShapeOfTheRequests(t *testing.T) {
+	f := newFixture(t)
+	cluster, group, queue := f.demo()
+	instance := f.instance(fleet.Instance{ID: "i-1", Region: awsapitest.Region, State: fleet.Running, ClusterID: cluster, GroupID: group, NodeName: "group-1"})
+	ofCluster := object{"clusterIdentifier": cluster}
+	ofGroup := object{"clusterIdentifier": cluster, "computeNodeGroupIdentifier": group}
+	ofQueue := object{"clusterIdentifier": cluster, "queueIdentifier": queue}
+	tags := member{path: "tags", value: object{"k": "", "K": strings.Repeat("v", 256), strings.Repeat("k", 128): "v"}}
+	name := func(path, value string) []member { return []member{{path: path, value: value}} }
+	list := []member{{path: "maxResults", value: 1}, {path: "maxResults", value: 100}, {path: "maxResults", value: 0}, {path: "nextToken", value: ""}}
+	ref := []member{{path: "clusterIdentifier", value: "cluster"}}
+	refs := func(what, value string) []member { return append([]member{{path: what, value: value}}, ref...) }
+	token := member{path: "clientToken", value: "token-of-the-shape"}
+	queueMembers := []member{
+		token,
+		{path: "computeNodeGroupConfigurations", value: []any{object{"computeNodeGroupId": group}}},
+		{path: "computeNodeGroupConfigurations", value: []any{}},
+		{path: "slurmConfiguration", value: object{}},
+		{path: "slurmConfiguration.slurmCustomSettings", value: []any{}},
+		{path: "slurmConfiguration.slurmCustomSettings", value: setting, refused: true},
+	}
+	table := map[string]struct {
+		in      object
+		members []member
+	}{
+		"CreateCluster": {f.clusterIn("shape"), slices.Concat(clusterMembers(), name("clusterName", strings.Repeat("a", 40)), []member{
+			tags,
+			{path: "scheduler", value: object{"type": "SLURM", "version": "24.11"}},
+			{path: "size", value: "MEDIUM"},
+			{path: "size", value: "LARGE"},
+			{path: "networking.networkType", value: "IPV4"},
+			{path: "networking.networkType", value: "IPV6", refused: true},
+			{path: "networking.securityGroupIds", value: []any{}},
+			{path: "networking.subnetIds", value: []any{f.subnets[2].ID}},
+		})},
+		"GetCluster":    {ofCluster, ref},
+		"ListClusters":  {object{}, list},
+		"UpdateCluster": {ofCluster, slices.Concat(clusterMembers(), ref, []member{{path: "scheduler", value: object{"version": "26.05"}, refused: true}, {path: "slurmConfiguration.accounting", value: object{}}, {path: "slurmConfiguration.slurmRest", value: object{}}})},
+		"DeleteCluster": {object{"clusterIdentifier": "to-delete"}, []member{token}},
+
+		"CreateComputeNodeGroup": {f.groupIn(cluster, "shape"), slices.Concat(groupMembers(f), name("computeNodeGroupName", strings.Repeat("a", 25)), ref, []member{
+			tags,
+			{path: "instanceConfigs", value: []any{object{"instanceType": "c5.large"}, object{"instanceType": "m5.large"}}},
+		})},
+		"GetComputeNodeGroup":    {ofGroup, refs("computeNodeGroupIdentifier", "group")},
+		"ListComputeNodeGroups":  {ofCluster, append(ref, list...)},
+		"UpdateComputeNodeGroup": {ofGroup, append(groupMembers(f), refs("computeNodeGroupIdentifier", "group")...)},
+		"DeleteComputeNodeGroup": {object{"clusterIdentifier": cluster, "computeNodeGroupIdentifier": "to-delete"}, append(ref, token)},
+
+		"CreateQueue": {queueIn(cluster, "shape", group), slices.Concat(queueMembers, name("queueName", strings.Repeat("a", 25)), ref, []member{tags})},
+		"GetQueue":    {ofQueue, refs("queueIdentifier", "queue")},
+		"ListQueues":  {ofCluster, append(ref, list...)},
+		"UpdateQueue": {ofQueue, append(queueMembers, refs("queueIdentifier", "queue")...)},
+		"DeleteQueue": {object{"clusterIdentifier": cluster, "queueIdentifier": "to-delete"}, append(ref, token)},
+
+		"TagResource":                      {object{"resourceArn": f.arn("cluster/" + cluster), "tags": object{"a": "b"}}, []member{tags}},
+		"UntagResource":                    {object{"resourceArn": f.arn("cluster/" + cluster), "tagKeys": []any{"a"}}, []member{{path: "tagKeys", value: []any{"a", "b"}}}},
+		"ListTagsForResource":              {object{"resourceArn": f.arn("cluster/" + cluster)}, nil},
+		"RegisterComputeNodeGroupInstance": {object{"clusterIdentifier": cluster, "bootstrapId": "b"}, append(ref, member{path: "bootstrapId", value: strings.Repeat("b", 1000)})},
+	}
+	// What an operation needs to be there before, and what its success made.
+	prepare := func(op string) {
+		switch op {
+		case "DeleteCluster":
+			f.must("CreateCluster", f.clusterIn("to-delete"))
+		case "DeleteComputeNodeGroup":
+			f.must("CreateComputeNodeGroup", f.groupIn(cluster, "to-delete"))
+		case "DeleteQueue":
+			f.must("CreateQueue", queueIn(cluster, "to-delete"))
+		}
+		f.settle()
+	}
+	clean := func() {
+		f.settle()
+		f.Update(t, func(tx *store.Tx) error {
+			clusters, err := fleet.Clusters.All(tx)
+			if err != nil {
+				return err
+			}
+			for _, c := range clusters {
+				if c.ID != cluster {
+					if err := fleet.Clusters.Delete(tx, c.ID); err != nil {
+						return err
+					}
+				}
+			}
+			groups, err := fleet.Groups.All(tx)
+			if err != nil {
+				return err
+			}
+			for _, g := range groups {
+				if g.ID != group {
+					if err := fleet.Groups.Delete(tx, g.ID); err != nil {
+						return err
+					}
+				}
+			}
+			queues, err := fleet.Queues.All(tx)
+			if err != nil {
+				return err
+			}
+			for _, q := range queues {
+				if q.ID != queue {
+					if err := fleet.Queues.Delete(tx, q.ID); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		// Tokens are good for a day; each call of the table is one of its own.
+		f.Clock.Advance(25 * time.Hour)
+	}
+	var operations []string
+	for _, op := range f.service.API().Operations {
+		operations = append(operations, op.Name)
+	}
+	if got, want := sorted(operations), slices.Sorted(maps.Keys(table)); !slices.Equal(got, want) {
+		t.Fatalf("operations are %v, the model has %v", got, want)
+	}
+	for _, op := range operations {
+		row := table[op]
+		client := f.Client()
+		if op == "RegisterComputeNodeGroupInstance" {
+			client = instance
+		}
+		for _, m := range append([]member{{}}, row.members...) {
+			what := op
+			in := clone(row.in)
+			if m.path != "" {
+				what = op + " with " + m.path + " = " + short(m.value)
+				put(in, m.path, m.value)
+			}
+			if op == "RegisterComputeNodeGroupInstance" {
+				// The role's key is good for an hour of the moved clock.
+				client = f.instance(fleet.Instance{ID: "i-1", Region: awsapitest.Region, State: fleet.Running, ClusterID: cluster, GroupID: group, NodeName: "group-1"})
+			}
+			prepare(op)
+			out, err := f.tryWith(client, op, in)
+			switch {
+			case m.refused && err == nil:
+				t.Errorf("%s is taken: %v", what, out)
+			case m.refused:
+				named := slices.ContainsFunc(fields(err), func(field string) bool {
+					return strings.HasPrefix(field, m.path) || strings.HasPrefix(m.path, field)
+				})
+				if err.Code != validation || !named || !strings.Contains(err.Message, "not supported by this release") {
+					t.Errorf("%s is not refused clearly: %v, fields %v", what, err, fields(err))
+				}
+			case err != nil:
+				t.Errorf("%s is refused: %v", what, err)
+			default:
+				checkAnswer(t, what, op, out)
+			}
+			clean()
+		}
+	}
+}
+
+// The members that the model requires of answers, with what their values
+// look like.
+var (
+	timestamp = `^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$`
+	pcsID     = `^pcs_[a-z0-9]{10}$`
+	status    = `^(CREATING|ACTIVE|UPDATING|DELETING|CREATE_FAILED|DELETE_FAILED|UPDATE_FAILED)$`
+	summary   = map[string]string{
+		"name": `^.{3,40}$`, "id": pcsID, "arn": `^arn:aws:pcs:ap-northeast-1:123456789012:cluster/pcs_`, "createdAt": timestamp, "modifiedAt": timestamp, "status": status,
+	}
+	ofACluster = with(summary, map[string]string{"clusterId": pcsID})
+	answers    = map[string]struct {
+		member   string
+		required map[string]string
+	}{
+		"Cluster": {"cluster", with(summary, map[string]string{
+			"scheduler.type": `^SLURM$`, "scheduler.version": `^\d\d\.\d\d$`, "size": `^(SMALL|MEDIUM|LARGE)$`, "networking": ``, "networking.networkType": `^IPV4$`,
+			"slurmConfiguration.authKey.secretArn": `^arn:aws:secretsmanager:`, "slurmConfiguration.authKey.secretVersion": `^[0-9a-f-]{36}$`,
+			"slurmConfiguration.scaleDownIdleTimeInSeconds": ``,
+		})},
+		"ComputeNodeGroup": {"computeNodeGroup", with(ofACluster, map[string]string{
+			"subnetIds": ``, "customLaunchTemplate.id": `^lt-`, "customLaunchTemplate.version": `^\d+$`, "iamInstanceProfileArn": `^arn:aws:iam::`,
+			"scalingConfiguration.minInstanceCount": ``, "scalingConfiguration.maxInstanceCount": ``, "instanceConfigs": ``, "purchaseOption": `^(ONDEMAND|SPOT)$`,
+		})},
+		"Queue": {"queue", with(ofACluster, map[string]string{"computeNodeGroupConfigurations": ``})},
+	}
+)
+
+func with(a, b map[string]string) map[string]string {
+	out := maps.Clone(a)
+	maps.Copy(out, b)
+	return out
+}
+
+func checkAnswer(t *testing.T, what, op string, out object) {
+	t.Helper()
+	required := func(doc object, members map[string]string) {
+		t.Helper()
+		for path, pattern := range members {
+			v := at(doc, path)
+			text, isText := v.(string)
+			if v == nil || (isText && pattern != "" && !regexp.MustCompile(pattern).MatchString(text)) {
+				t.Errorf("%s: the answer's %s is %v", what, path, v)
+			}
+		}
+	}
+	switch verb := regexp.MustCompile(`^[A-Z][a-z]+`).FindString(op); {
+	case op == "ListTagsForResource":
+		required(out, map[string]string{"tags": ``})
+	case op == "RegisterComputeNodeGroupInstance":
+		required(out, map[string]string{"nodeID": `-\d+$`, "sharedSecret": `^.{16,}$`, "endpoints": ``, "clusterName": ``, "computeNodeGroupId": pcsID, "computeNodeGroupName": ``, "schedulerVersion": `^\d\d\.\d\d$`})
+	case verb == "Delete" || verb == "Tag" || verb == "Untag":
+		if len(out) != 0 {
+			t.Errorf("%s: the answer has members: %v", what, out)
+		}
+	case verb == "List":
+		noun := strings.TrimPrefix(op, "List")
+		member := strings.ToLower(noun[:1]) + noun[1:]
+		list, ok := out[member].([]any)
+		if !ok || len(list) == 0 {
+			t.Errorf("%s: the answer is %v", what, out)
+		}
+		of := ofACluster
+		if op == "ListClusters" {
+			of = summary
+		}
+		for _, s := range list {
+			required(s.(object), of)
+		}
+	default:
+		a := answers[strings.TrimPrefix(op, verb)]
+		inner, ok := out[a.member].(object)
+		if !ok {
+			t.Errorf("%s: the answer is %v", what, out)
+			return
+		}
+		required(inner, a.required)
+	}
+}

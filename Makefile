@@ -3,6 +3,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
+# An older Go of the distribution fetches the one that go.mod asks for.
+export GOTOOLCHAIN ?= auto
+
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BIN      := bin/openpcs
 LINK     := /usr/local/bin/openpcs

@@ -23,12 +23,21 @@ const (
 	labelKind    = "kind" // node or controller
 )
 
+// cause is why nodes are set down: the reason Slurm shows, and the Down of the
+// nodes that is taken care of.
+type cause struct{ reason, mark string }
+
+// orders are the commands for slurmctld of one pass: one scontrol for many
+// nodes.
+type orders struct {
+	states map[string][]string // new state to nodes
+	down   map[cause][]string
+}
+
 // perform starts the effects of a pass.
 func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
-	ctld := c.Slurmctld(cl)
-	type cause struct{ reason, mark string }
-	down := map[cause][]string{} // one scontrol for many nodes
-	var up, recovering, replacing, powerDown []string
+	todo := orders{states: map[string][]string{}, down: map[cause][]string{}}
+	order := func(state, node string) { todo.states[state] = append(todo.states[state], node) }
 	for _, a := range effects {
 		switch a.Kind {
 		case fleet.Start:
@@ -37,42 +46,44 @@ func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 			c.once(cl.ID, "instance/"+a.Instance, func(ctx context.Context) error { return c.stop(ctx, a.Instance) })
 		case fleet.PowerUp:
 			if l.askedPowerUp(a.Node) {
-				up = append(up, a.Node)
+				order("POWER_UP", a.Node)
 			}
+		case fleet.PowerDown:
+			order("POWER_DOWN", a.Node)
+		case fleet.Replace:
+			order("POWER_DOWN_ASAP", a.Node)
+		case fleet.Recover:
+			order("RESUME", a.Node)
 		case fleet.SetDown:
 			why := cause{a.Reason, a.Down}
-			down[why] = append(down[why], a.Node)
-		case fleet.PowerDown:
-			powerDown = append(powerDown, a.Node)
-		case fleet.Replace:
-			replacing = append(replacing, a.Node)
-		case fleet.Recover:
-			recovering = append(recovering, a.Node)
+			todo.down[why] = append(todo.down[why], a.Node)
 		}
 	}
-	if len(up) > 0 {
-		list := slurm.Compress(up)
-		c.once(cl.ID, cl.ID+"/power-up/"+list, func(ctx context.Context) error {
-			return scontrol(ctx, ctld, "update", "NodeName="+list, "State=POWER_UP")
-		})
+	if len(todo.states)+len(todo.down) > 0 {
+		// One batch at a time: the next pass plans with what this one changed.
+		c.once(cl.ID, cl.ID+"/slurmctld", func(ctx context.Context) error { return c.command(ctx, l, c.Slurmctld(cl), todo) })
 	}
-	for state, nodes := range map[string][]string{"POWER_DOWN": powerDown, "POWER_DOWN_ASAP": replacing} {
-		if len(nodes) == 0 {
-			continue
+}
+
+// command gives slurmctld its orders and looks at what they changed, before
+// anything else is decided on what was before.
+func (c *Control) command(ctx context.Context, l *loop, ctld Slurmctld, todo orders) error {
+	var errs []error
+	for why, nodes := range todo.down {
+		errs = append(errs, c.setDown(ctx, l, ctld, nodes, why))
+	}
+	for state, nodes := range todo.states {
+		err := scontrol(ctx, ctld, "update", "NodeName="+slurm.Compress(nodes), "State="+state)
+		errs = append(errs, err)
+		if err == nil && state == "RESUME" {
+			errs = append(errs, c.recovered(ctx, l, nodes))
 		}
-		list := slurm.Compress(nodes)
-		c.once(cl.ID, cl.ID+"/"+state+"/"+list, func(ctx context.Context) error {
-			return errors.Join(scontrol(ctx, ctld, "update", "NodeName="+list, "State="+state), c.look(ctx, l, ctld))
-		})
 	}
-	if len(recovering) > 0 {
-		list := slurm.Compress(recovering)
-		c.once(cl.ID, cl.ID+"/recover/"+list, func(ctx context.Context) error { return c.recover(ctx, l, ctld, recovering) })
+	nodes, err := ctld.Nodes(ctx)
+	if err == nil {
+		l.setStates(nodes, true)
 	}
-	for why, nodes := range down {
-		list := slurm.Compress(nodes)
-		c.once(cl.ID, cl.ID+"/down/"+list, func(ctx context.Context) error { return c.setDown(ctx, l, ctld, nodes, why.reason, why.mark) })
-	}
+	return errors.Join(append(errs, err)...)
 }
 
 // askedPowerUp reports whether POWER_UP is to be asked now: Slurm shows it a
@@ -87,20 +98,22 @@ func (l *loop) askedPowerUp(node string) bool {
 	return true
 }
 
-// setDown sets nodes down with a reason, for the mark that their Down has, and then powers them down: that
-// order frees the job at once and takes the node back to idle~ (Slurm
-// ignores a power down of a node that is powering up).
-func (c *Control) setDown(ctx context.Context, l *loop, ctld Slurmctld, nodes []string, reason, mark string) error {
+// setDown sets nodes down with a reason and then powers them down: that order
+// frees the job at once and takes the node back to idle~ (Slurm ignores a
+// power down of a node that is powering up).
+func (c *Control) setDown(ctx context.Context, l *loop, ctld Slurmctld, nodes []string, why cause) error {
 	list := slurm.Compress(nodes)
-	if err := scontrol(ctx, ctld, "update", "NodeName="+list, "State=DOWN", "Reason="+reason); err != nil {
+	if err := scontrol(ctx, ctld, "update", "NodeName="+list, "State=DOWN", "Reason="+why.reason); err != nil {
 		return err
 	}
 	if err := scontrol(ctx, ctld, "update", "NodeName="+list, "State=POWER_DOWN"); err != nil {
 		c.Log.Info("Node was not powered down", "nodes", list, "err", err)
 	}
-	if err := c.look(ctx, l, ctld); err != nil {
+	states, err := ctld.Nodes(ctx)
+	if err != nil {
 		return err
 	}
+	l.setStates(states, true)
 	return c.Store.Update(ctx, func(tx *store.Tx) error {
 		for _, name := range nodes {
 			n, err := fleet.Nodes.Get(tx, fleet.NodeID(l.id, name))
@@ -110,14 +123,14 @@ func (c *Control) setDown(ctx context.Context, l *loop, ctld Slurmctld, nodes []
 			if err != nil {
 				return err
 			}
-			if n.Down != mark {
+			if n.Down != why.mark {
 				continue // another failure since
 			}
 			n.Down = ""
 			if err := fleet.Nodes.Put(tx, n); err != nil {
 				return err
 			}
-			if err := event(tx, time.Now().UTC(), l.id, "node/"+name, "down", map[string]any{"reason": reason}); err != nil {
+			if err := event(tx, time.Now().UTC(), l.id, "node/"+name, "down", map[string]any{"reason": why.reason}); err != nil {
 				return err
 			}
 		}
@@ -125,24 +138,8 @@ func (c *Control) setDown(ctx context.Context, l *loop, ctld Slurmctld, nodes []
 	})
 }
 
-// look asks slurmctld for its nodes, so that the next decision does not stand
-// on what was before a command.
-func (c *Control) look(ctx context.Context, l *loop, ctld Slurmctld) error {
-	nodes, err := ctld.Nodes(ctx)
-	if err == nil {
-		l.setStates(nodes, true)
-	}
-	return err
-}
-
-// recover makes nodes that have no instance left idle~ again.
-func (c *Control) recover(ctx context.Context, l *loop, ctld Slurmctld, nodes []string) error {
-	if err := scontrol(ctx, ctld, "update", "NodeName="+slurm.Compress(nodes), "State=RESUME"); err != nil {
-		return errors.Join(err, c.look(ctx, l, ctld))
-	}
-	if err := c.look(ctx, l, ctld); err != nil {
-		return err
-	}
+// recovered records nodes that were made idle~ again.
+func (c *Control) recovered(ctx context.Context, l *loop, nodes []string) error {
 	return c.Store.Update(ctx, func(tx *store.Tx) error {
 		for _, name := range nodes {
 			if err := event(tx, time.Now().UTC(), l.id, "node/"+name, "recovered", nil); err != nil {

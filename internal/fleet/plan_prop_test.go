@@ -104,6 +104,12 @@ func checkSafe(t interface {
 			if drained || !state.Ready() || i.GroupRevision == g.Revision {
 				t.Fatalf("a node is replaced: %+v, %+v", state, i)
 			}
+		case fleet.PowerDown:
+			// It ends in the loss of the instance, so it is for what Slurm took
+			// out of service, and no person.
+			if drained || !state.Has("DOWN") || strings.HasPrefix(state.Reason, "person") || state.Reason == "" {
+				t.Fatalf("a node is powered down: %+v", state)
+			}
 		case fleet.MarkUp:
 			if !state.Ready() || i.RegisteredAt.IsZero() {
 				t.Fatalf("a node is marked up: %+v", state)
@@ -391,6 +397,8 @@ func (w *world) apply(a fleet.Action) {
 		h := w.slurm[a.Node]
 		h.busy = false // its job ends
 		w.suspend(a.Node)
+	case fleet.PowerDown:
+		w.suspend(a.Node)
 	case fleet.SetDown:
 		h := w.slurm[a.Node]
 		h.down, h.busy, h.reason = true, false, a.Reason
@@ -502,7 +510,7 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 			name := rapid.SampledFrom(names).Draw(t, "node")
 			h := w.slurm[name]
 			switch event := rapid.SampledFrom([]string{
-				"job", "job", "early job", "idle", "lost", "drain", "undrain", "down", "up", "broken", "mended", "hang", "unhang",
+				"job", "job", "early job", "idle", "lost", "silent", "drain", "undrain", "down", "up", "broken", "mended", "hang", "unhang",
 				"update", "shrink", "grow", "time", "time", "plan", "plan", "plan", "agents",
 			}).Draw(t, "event"); {
 			case event == "time":
@@ -542,6 +550,11 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 				w.suspend(name)
 			case event == "lost" && w.live(name) != nil && w.live(name).State == fleet.Running:
 				w.lose(w.live(name))
+			case event == "silent" && h.power == "up" && !h.down: // slurmd died, or the node rebooted
+				h.down, h.busy = true, false
+				if !h.drain {
+					h.reason = "Not responding"
+				}
 			case event == "drain":
 				h.drain, h.reason = true, "person drained it"
 			case event == "undrain" && h.drain:

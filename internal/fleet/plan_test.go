@@ -195,6 +195,25 @@ func TestPlan(t *testing.T) {
 		{name: "a_static_node_rests_after_a_failure", base: off, edit: func(s *scene) { s.group.Min, s.node.NotBefore = 1, noon.Add(20*time.Second) }, next: 20 * time.Second},
 		{name: "does_not_power_up_in_a_group_being_deleted", base: off, edit: func(s *scene) { s.group.Min, s.group.Status = 1, fleet.Deleting }},
 
+		{name: "powers_down_a_node_that_stopped_answering", base: wanted, edit: func(s *scene) {
+			s.slurm, s.reason = []string{"DOWN", "CLOUD", "NOT_RESPONDING"}, "Not responding"
+		}, want: "power-down i-1"},
+		{name: "powers_down_a_node_that_went_silent_before_it_was_marked_up", base: wanted, edit: func(s *scene) {
+			s.instances[0].ReadyAt = time.Time{}
+			s.slurm, s.reason = []string{"DOWN", "CLOUD", "NOT_RESPONDING"}, "Not responding"
+		}, want: "power-down i-1"},
+		{name: "powers_down_a_node_that_rebooted_by_itself", base: wanted, edit: func(s *scene) {
+			s.slurm, s.reason = []string{"DOWN", "CLOUD"}, "Node unexpectedly rebooted"
+		}, want: "power-down i-1"},
+		{name: "leaves_a_running_node_down_that_a_person_set_down", base: wanted, edit: func(s *scene) {
+			s.slurm, s.reason = []string{"DOWN", "CLOUD"}, foreign
+		}},
+		{name: "asks_for_the_power_down_once", base: wanted, edit: func(s *scene) {
+			s.slurm, s.reason = []string{"DOWN", "CLOUD", "POWER_DOWN"}, "Not responding"
+		}},
+		{name: "leaves_a_rebooting_node_alone", base: wanted, edit: func(s *scene) {
+			s.slurm, s.reason = []string{"DOWN", "CLOUD", "REBOOT_ISSUED"}, "Not responding"
+		}},
 		{name: "replaces_a_node_of_an_older_template", base: wanted, edit: func(s *scene) { s.group.Revision = 1 }, want: "replace i-1"},
 		{name: "replaces_nothing_while_the_update_is_not_done", base: wanted, edit: func(s *scene) { s.group.Revision, s.group.Status = 1, fleet.Updating }},
 		{name: "asks_for_a_replacement_once", base: wanted, edit: func(s *scene) {

@@ -46,6 +46,12 @@ func TestWrongRequests(t *testing.T) {
 	other := at(f.must("CreateComputeNodeGroup", f.groupIn(cluster, "other")), "computeNodeGroup.id").(string)
 	f.settle()
 
+	// Another VPC of the region, which openpcs does not make by itself.
+	f.Update(t, func(tx *store.Tx) error {
+		far := f.subnets[0]
+		far.ID, far.VPCID = "subnet-0000000000000000f", "vpc-0000000000000000f"
+		return fleet.Subnets.Put(tx, far)
+	})
 	setting := []any{object{"parameterName": "Prolog", "parameterValue": "/x"}}
 	script := []any{object{"name": "a", "scriptSource": object{"scriptLocation": "s3://bucket/key"}}}
 	noSG := f.template("no-sg", url.Values{"LaunchTemplateData.ImageId": {image}})
@@ -178,6 +184,7 @@ func TestWrongRequests(t *testing.T) {
 			{path: "subnetIds", value: []any{}},
 			{path: "subnetIds", value: []any{f.subnet, "subnet-12345678"}, where: "subnetIds[1]"},
 			{path: "subnetIds", value: []any{f.abroad.ID}, where: "subnetIds[0]"},
+			{path: "subnetIds", value: []any{"subnet-0000000000000000f"}, where: "subnetIds[0]", says: "VPC"},
 			{path: "customLaunchTemplate", value: absent{}},
 			{path: "customLaunchTemplate.id", value: absent{}},
 			{path: "customLaunchTemplate.version", value: absent{}},

@@ -133,7 +133,7 @@ func (c *Control) sweep(ctx context.Context) (again bool, err error) {
 	c.mu.Lock()
 	c.present = have
 	for id := range c.suspects {
-		if have[id] == compute.Running {
+		if have[id] != compute.Stopped { // up again, or gone
 			delete(c.suspects, id)
 		}
 	}

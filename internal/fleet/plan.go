@@ -160,14 +160,14 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 		} else {
 			p.wake(late)
 		}
-	case i.ReadyAt.IsZero():
-		if n, ok := p.Slurm[i.NodeName]; ok && n.Ready() {
-			p.do(Action{Kind: MarkUp, Instance: i.ID, Node: i.NodeName})
-		}
 	case p.unusable(i.NodeName):
 		// An unexpected reboot, or a slurmd that no longer answers: what ran
 		// there is lost, so a fresh instance is the safe way back, as on PCS.
 		p.do(Action{Kind: PowerDown, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Reason: p.Slurm[i.NodeName].Reason})
+	case i.ReadyAt.IsZero():
+		if n, ok := p.Slurm[i.NodeName]; ok && n.Ready() {
+			p.do(Action{Kind: MarkUp, Instance: i.ID, Node: i.NodeName})
+		}
 	case i.GroupRevision != g.Revision && g.Status == Active:
 		// Slurm drains the node, lets its jobs end and suspends it; what comes
 		// after is launched from the new template.

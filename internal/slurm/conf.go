@@ -197,7 +197,6 @@ func (c Config) controllerParameters() []string {
 		"power_save_interval=0",
 		"power_save_min_interval=0",
 		"idle_on_node_suspend",
-		"node_reg_mem_percent=90",
 	}
 	if c.Version.ExpeditedRequeue {
 		params = append(params, "enable_expedited_requeue")

@@ -22,7 +22,7 @@ type (
 
 	instanceRow struct {
 		Name, ID, Status, Cluster, Node, Address, Type, Image, Reason string
-		Since                                                          time.Time
+		Since                                                         time.Time
 	}
 )
 

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -232,4 +233,16 @@ func tail(path string, lines int) string {
 	}
 	all := strings.Split(strings.TrimSpace(string(text)), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// restart stops the control plane in good order and starts it again, with
+// more in its environment.
+func restart(t *testing.T, env ...string) {
+	t.Helper()
+	if err := serving.stop(); err != nil {
+		fail(t, "stop: %v", err)
+	}
+	if err := serve(env...); err != nil {
+		fail(t, "start again: %v", err)
+	}
 }

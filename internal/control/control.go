@@ -186,13 +186,13 @@ func (c *Control) run(l *loop) {
 	}
 }
 
-// once runs f in the background unless the same subject is under way; the
-// cluster is woken when it is done.
-func (c *Control) once(clusterID, subject string, f func(ctx context.Context) error) {
+// once runs f in the background unless the same subject is under way, and
+// reports whether it does; the cluster is woken when it is done.
+func (c *Control) once(clusterID, subject string, f func(ctx context.Context) error) (began bool) {
 	c.mu.Lock()
 	if c.busy[subject] {
 		c.mu.Unlock()
-		return
+		return false
 	}
 	c.busy[subject] = true
 	c.mu.Unlock()
@@ -213,6 +213,7 @@ func (c *Control) once(clusterID, subject string, f func(ctx context.Context) er
 		}
 		c.Wake(clusterID)
 	})
+	return true
 }
 
 // event appends to the cluster's history.

@@ -61,7 +61,10 @@ func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 	}
 	if len(todo.states)+len(todo.down) > 0 {
 		// One batch at a time: the next pass plans with what this one changed.
-		c.once(cl.ID, cl.ID+"/slurmctld", func(ctx context.Context) error { return c.command(ctx, l, c.Slurmctld(cl), todo) })
+		began := c.once(cl.ID, cl.ID+"/slurmctld", func(ctx context.Context) error { return c.command(ctx, l, c.Slurmctld(cl), todo) })
+		if !began {
+			l.forgetPowerUp(todo.states["POWER_UP"])
+		}
 	}
 }
 
@@ -96,6 +99,15 @@ func (l *loop) askedPowerUp(node string) bool {
 	}
 	l.poweredUp[node] = time.Now()
 	return true
+}
+
+// forgetPowerUp takes back that POWER_UP was asked.
+func (l *loop) forgetPowerUp(nodes []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, n := range nodes {
+		delete(l.poweredUp, n)
+	}
 }
 
 // setDown sets nodes down with a reason and then powers them down: that order

@@ -262,12 +262,15 @@ func (c *cluster) node(name string) (node, error) {
 	if r.code != 0 || m == nil {
 		return node{}, errors.New(r.String())
 	}
-	n := node{name: name, state: strings.Split(m[1], "+")}
+	n := node{name: name, state: splitState(m[1])}
 	if m := nodeReason.FindStringSubmatch(strings.TrimSpace(r.out)); m != nil {
 		n.reason = m[1]
 	}
 	return n, nil
 }
+
+// splitState reads a state such as IDLE+CLOUD.
+func splitState(text string) []string { return strings.Split(text, "+") }
 
 // waitNode waits until Slurm shows the node as wanted.
 func (c *cluster) waitNode(t *testing.T, name string, limit time.Duration, what string, ok func(node) bool) (time.Duration, node) {

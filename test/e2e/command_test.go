@@ -68,3 +68,13 @@ func run(env []string, argv ...string) result {
 	}
 	return r
 }
+
+// lines returns the lines of an output that are not empty.
+func lines(text string) (out []string) {
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" {
+			out = append(out, line)
+		}
+	}
+	return out
+}

@@ -1,0 +1,166 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// runsAgain submits a job to the node, calls lose when it runs, and expects
+// the node down within seconds, the job requeued, and the job running again
+// on another instance of the node.
+func (c *cluster) runsAgain(t *testing.T, name string, lose func(instance string)) (lost, fresh instanceRow) {
+	t.Helper()
+	id := c.submit(t, "queue-1", "hostname; sleep 300", "--nodelist="+name, "--requeue")
+	defer c.controller("scancel " + id)
+	c.waitJob(t, id, time.Minute, "running", running)
+	lost = c.instance(t, name)
+	began := time.Now()
+	lose(lost.ID)
+	took := eventually(t, 15*time.Second, "Slurm takes the job from the lost node", func() error {
+		j, err := c.job(id)
+		if err != nil {
+			return err
+		}
+		if j.restarts == 0 {
+			return fmt.Errorf("the job is %+v", j)
+		}
+		return nil
+	})
+	t.Logf("requeued %.1f s after the loss", took.Seconds())
+	_, events := c.history(t, name)
+	must(t, len(since(events, began, "down")) == 1, "the node was not set down: %v", events)
+	c.waitJob(t, id, 90*time.Second, "running again", running)
+	t.Logf("running again %.1f s after the loss", time.Since(began).Seconds())
+	fresh = c.instance(t, name)
+	must(t, fresh.ID != lost.ID, "the job runs again on the lost instance %s", lost.ID)
+	_, events = c.history(t, name)
+	must(t, len(since(events, began, "assigned")) == 1, "launched not once since the loss: %v", events)
+	return lost, fresh
+}
+
+// TestLostInstance: an instance that vanishes under a job.
+func TestLostInstance(t *testing.T) {
+	c := shared(t)
+	lost, _ := c.runsAgain(t, "node-1", func(instance string) {
+		succeed(t, incus("delete", "--force", "--project", project, instance))
+	})
+	state := aws(t, "ec2", "describe-instances", "--instance-ids", lost.ID, "--query", "Reservations[].Instances[].State.Name", "--output", "text")
+	must(t, state == "terminated", "describe-instances shows the lost instance %s", state)
+	r := succeed(t, openpcs("explain", lost.ID))
+	must(t, strings.Contains(r.out, "terminated outside of openpcs"), "the loss is not explained: %s", r)
+}
+
+// TestTerminateInstances: a user terminates the instance under a job.
+func TestTerminateInstances(t *testing.T) {
+	c := shared(t)
+	lost, _ := c.runsAgain(t, "node-2", func(instance string) {
+		state := aws(t, "ec2", "terminate-instances", "--instance-ids", instance, "--query", "TerminatingInstances[].CurrentState.Name", "--output", "text")
+		must(t, state == "shutting-down", "terminate-instances answers %s", state)
+	})
+	state := aws(t, "ec2", "describe-instances", "--instance-ids", lost.ID, "--query", "Reservations[].Instances[].[State.Name,StateReason.Code]", "--output", "text")
+	must(t, state == "terminated\tClient.UserInitiatedShutdown", "describe-instances shows %s", state)
+	r := openpcs("connect", lost.ID, "--", "true")
+	must(t, r.code == 1 && strings.Contains(r.errOut, "openpcs logs "+lost.ID), "connecting to a terminated instance: %s", r)
+	r = succeed(t, openpcs("logs", lost.ID, "--file", "bootstrap.log"))
+	must(t, strings.Contains(r.out, "slurmd is started"), "bootstrap.log was not kept: %s", r)
+}
+
+// TestRebootInPlace: a node that reboots is the same instance after it, with
+// its disk, and takes jobs again: by EC2 and by Slurm.
+func TestRebootInPlace(t *testing.T) {
+	c := shared(t)
+	c.powerUp(t, "queue-1", "node-1")
+	before := c.instance(t, "node-1")
+	succeed(t, c.connect("node-1", "sh", "-c", "echo disk >/var/tmp/e2e-reboot; echo home >/home/ubuntu/e2e-reboot"))
+	for _, kind := range []struct {
+		name   string
+		reboot func()
+	}{
+		{"reboot-instances", func() { aws(t, "ec2", "reboot-instances", "--instance-ids", before.ID) }},
+		{"scontrol_reboot", func() { succeed(t, c.login("scontrol", "reboot", "ASAP", "nextstate=RESUME", "node-1")) }},
+	} {
+		boot := bootOf(t, c, "node-1")
+		began := time.Now()
+		kind.reboot()
+		eventually(t, 30*time.Second, "node-1 boots anew by "+kind.name, func() error {
+			r := c.connect("node-1", "cat", "/proc/1/stat")
+			if r.code != 0 || field(r.out, 21) == boot {
+				return fmt.Errorf("it still has the former boot: %s", r)
+			}
+			return nil
+		})
+		c.waitNode(t, "node-1", 30*time.Second, "up after "+kind.name, func(n node) bool {
+			return n.up() && !n.is("REBOOT_ISSUED") && !n.is("REBOOT_REQUESTED")
+		})
+		t.Logf("%s: back after %.1f s", kind.name, time.Since(began).Seconds())
+		r := succeed(t, c.login("srun", "--chdir=/", "-p", "queue-1", "-w", "node-1", "sh", "-c", "cat /var/tmp/e2e-reboot /home/ubuntu/e2e-reboot; hostname"))
+		matches(t, "the rebooted node", r.out, `^disk\nhome\n`+hostName+`\n$`)
+		after := c.instance(t, "node-1")
+		must(t, after.ID == before.ID && after.Address == before.Address, "another instance after %s: %v, before %v", kind.name, after, before)
+	}
+	n, err := c.node("node-1")
+	must(t, err == nil && n.reason == "", "a reason stays on the node: %+v %v", n, err)
+}
+
+// bootOf tells one boot of a node from the next: when its init started.
+func bootOf(t *testing.T, c *cluster, name string) string {
+	t.Helper()
+	return field(succeed(t, c.connect(name, "cat", "/proc/1/stat")).out, 21)
+}
+
+// field returns a field of a line, from 0.
+func field(line string, n int) string {
+	if all := strings.Fields(line); n < len(all) {
+		return all[n]
+	}
+	return ""
+}
+
+// TestStaticGroup: min = max = 2 are up without a job, stay up, and one that
+// is lost is replaced.
+func TestStaticGroup(t *testing.T) {
+	c := shared(t)
+	c.add(t, group{name: "static", min: 2, max: 2, queue: "static"})
+	names := []string{"static-1", "static-2"}
+	for _, name := range names {
+		c.waitNode(t, name, time.Minute, "up", node.up)
+	}
+	r := succeed(t, c.controller("scontrol show config | grep -w SuspendExcNodes"))
+	must(t, strings.Contains(r.out, "static-[1-2]"), "static nodes would be suspended: %s", r)
+	lost, stays := c.instance(t, "static-1"), c.instance(t, "static-2")
+	began := time.Now()
+	succeed(t, incus("delete", "--force", "--project", project, lost.ID))
+	var fresh instanceRow
+	eventually(t, 45*time.Second, "the lost instance is replaced", func() error {
+		live, _ := c.instances(t, "static-1")
+		if len(live) != 1 || live[0].ID == lost.ID {
+			return fmt.Errorf("there is %v", live)
+		}
+		fresh = live[0]
+		return nil
+	})
+	c.waitNode(t, "static-1", 45*time.Second, "up again", node.up)
+	t.Logf("replaced and up %.1f s after the loss", time.Since(began).Seconds())
+	succeed(t, c.login("srun", "--chdir=/", "-p", "static", "-N2", "hostname"))
+	must(t, c.instance(t, "static-1").ID == fresh.ID && c.instance(t, "static-2").ID == stays.ID, "instances changed without need")
+	c.deleteQueue(t, "static")
+	aws(t, "pcs", "delete-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-identifier", "static")
+	eventually(t, 30*time.Second, "the group is gone with its instances", func() error {
+		all, err := rows[clusterRow]("groups", c.id)
+		for _, g := range all {
+			if g.Name == "static" {
+				return fmt.Errorf("it is %s", g.Status)
+			}
+		}
+		for _, name := range names {
+			if live, _ := c.instances(t, name); len(live) > 0 {
+				return fmt.Errorf("there is %v", live)
+			}
+		}
+		return err
+	})
+}

@@ -1,0 +1,104 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestServerKilled: a kill -9 of the control plane loses nothing and does
+// nothing twice, neither while a job runs nor in the middle of a launch.
+func TestServerKilled(t *testing.T) {
+	c := shared(t)
+	c.powerUp(t, "queue-1", "node-1")
+	c.powerDown(t, "node-2", "node-3")
+	before := c.instance(t, "node-1")
+	login := c.instance(t, "login-1")
+	began := time.Now()
+	first := c.submit(t, "queue-1", "sleep 20; hostname", "--nodelist=node-1")
+	c.waitJob(t, first, 15*time.Second, "running", running)
+
+	t.Run("in_a_launch", func(t *testing.T) {
+		second := c.submit(t, "queue-1", "hostname", "--nodelist=node-2")
+		eventually(t, 10*time.Second, "the launch begins", func() error {
+			if live, _ := c.instances(t, "node-2"); len(live) == 0 {
+				return fmt.Errorf("node-2 has no instance")
+			}
+			return nil
+		})
+		c.killed(t, func(func(...string) result) {})
+		c.output(t, second, time.Minute)
+		c.launchedOnce(t, "node-2", began)
+	})
+
+	t.Run("while_it_is_away", func(t *testing.T) {
+		var third string
+		// Hooks that find nobody are delivered when somebody is there again.
+		c.killed(t, func(login func(...string) result) {
+			must(t, openpcs("status").code == 1, "openpcs still answers")
+			third = succeed(t, login("runuser", "-u", "ubuntu", "--", "sh", "-c",
+				"cd && sbatch --parsable --output=%j.out -p queue-1 -w node-3 --wrap hostname")).line()
+			eventually(t, 15*time.Second, "Slurm wants node-3", func() error {
+				r := login("scontrol", "--oneliner", "show", "node", "node-3")
+				if m := nodeState.FindStringSubmatch(r.out); m == nil || !(node{state: splitState(m[1])}).is("POWERING_UP") {
+					return fmt.Errorf("%s", r)
+				}
+				return nil
+			})
+		})
+		c.output(t, third, time.Minute)
+		c.launchedOnce(t, "node-3", began)
+	})
+
+	out := c.output(t, first, time.Minute)
+	matches(t, "the job that ran through it all", out, `^`+hostName+`$`)
+	j, err := c.job(first)
+	must(t, err == nil && j.restarts == 0, "the job was restarted: %+v %v", j, err)
+	must(t, c.instance(t, "node-1").ID == before.ID, "node-1 has another instance")
+	must(t, c.instance(t, "login-1").ID == login.ID, "login-1 has another instance")
+	must(t, aws(t, "pcs", "get-cluster", "--cluster-identifier", c.id, "--query", "cluster.status", "--output", "text") == "ACTIVE", "the cluster is not ACTIVE")
+}
+
+// killed kills the control plane, calls meanwhile with a way to the login
+// node, and starts the control plane again.
+func (c *cluster) killed(t *testing.T, meanwhile func(login func(argv ...string) result)) {
+	t.Helper()
+	login := c.instance(t, "login-1").ID
+	if err := serving.kill(); err != nil {
+		fail(t, "kill: %v", err)
+	}
+	// openpcs connect has nobody to ask now.
+	meanwhile(func(argv ...string) result {
+		return incus(append([]string{"exec", "--project", project, "--cwd", "/", login, "--"}, argv...)...)
+	})
+	began := time.Now()
+	if err := serve(); err != nil {
+		fail(t, "start again: %v", err)
+	}
+	t.Logf("serving again %.1f s after its start", time.Since(began).Seconds())
+}
+
+// launchedOnce checks that a node was launched once, and once in Incus too.
+func (c *cluster) launchedOnce(t *testing.T, name string, from time.Time) {
+	t.Helper()
+	live := c.instance(t, name)
+	_, events := c.history(t, name)
+	must(t, len(since(events, from, "assigned")) == 1, "%s was not assigned an instance once: %v", name, events)
+	r := succeed(t, incus("list", "--project", project, "--format", "csv", "--columns", "n"))
+	known, err := rows[instanceRow]("instances")
+	if err != nil {
+		fail(t, "%v", err)
+	}
+	ids := map[string]bool{}
+	for _, i := range known {
+		if i.Status != "terminated" {
+			ids[i.ID] = true
+		}
+	}
+	must(t, ids[live.ID], "%s is not listed", live.ID)
+	for _, id := range lines(r.out) {
+		must(t, ids[id], "Incus has %s, which openpcs does not know:\n%s", id, r.out)
+	}
+}

@@ -8,6 +8,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/json"
@@ -219,6 +220,7 @@ func (c *Controller) hookMux(ctx context.Context) http.Handler {
 			return
 		}
 		c.watch.poke()
+		h.ID = rand.Text()
 		// Slurm may forget the call as soon as it is answered, so it is with
 		// the control plane before. Where that is restarting, the agent
 		// keeps trying: a lost hook would leave the nodes to ResumeTimeout.
@@ -253,7 +255,7 @@ func (c *Controller) hookMux(ctx context.Context) http.Handler {
 			go func() {
 				once, cancel := context.WithTimeout(ctx, time.Second)
 				defer cancel()
-				h := imds.Hook{Kind: "expect", Nodes: g.Nodes}
+				h := imds.Hook{ID: rand.Text(), Kind: "expect", Nodes: g.Nodes}
 				if err := metadata(once, http.MethodPost, "/openpcs/v1/hook", c.who.Token, h, nil); err != nil {
 					c.log.Info("Nodes were not announced ahead", "nodes", g.Nodes, "err", err)
 				}

@@ -353,7 +353,7 @@ func (c *Control) ForgetHistory(ctx context.Context, before time.Time) error {
 
 // KeptLog returns a log that was kept of an instance.
 func (c *Control) KeptLog(id, name string) ([]byte, error) {
-	if strings.ContainsAny(id+name, "/\\") {
+	if filepath.Base(id) != id || filepath.Base(name) != name || !filepath.IsLocal(id) || !filepath.IsLocal(name) || id == "." || name == "." {
 		return nil, fmt.Errorf("read log %s of %s: not a plain name", name, id)
 	}
 	return os.ReadFile(filepath.Join(c.LogDir(id), name))

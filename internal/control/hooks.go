@@ -73,6 +73,10 @@ func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error
 				c.Log.Warn("Hook names an unknown node", "cluster", clusterID, "kind", h.Kind, "node", name)
 				continue
 			}
+			if h.ID != "" && n.LastHook == h.ID {
+				continue
+			}
+			n.LastHook = h.ID
 			i, ok := live[name]
 			detail := map[string]any{}
 			switch h.Kind {

@@ -131,6 +131,9 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 			if effect.Kind != "" {
 				effects = append(effects, effect)
 			}
+			if a.Kind == fleet.GiveUp {
+				next = now // what that leaves behind is for the next pass
+			}
 		}
 		return nil
 	})

@@ -151,8 +151,9 @@ func (c *Control) sweep(ctx context.Context) (again bool, err error) {
 		return false, err
 	}
 	known := map[string]bool{}
+	there := map[string]bool{}
 	for _, cl := range clusters {
-		known[cl.ControllerID] = true
+		known[cl.ControllerID], there[cl.ID] = true, true
 		if have[cl.ControllerID] != compute.Running {
 			c.Wake(cl.ID)
 		}
@@ -173,6 +174,9 @@ func (c *Control) sweep(ctx context.Context) (again bool, err error) {
 			}
 		}
 	}
+	if err := c.forgetOrphans(ctx, instances, there, listed); err != nil {
+		return again, err
+	}
 	for _, i := range found {
 		// A cluster being created may have launched after the view was read:
 		// only what is older than that can be an orphan.
@@ -183,6 +187,28 @@ func (c *Control) sweep(ctx context.Context) (again bool, err error) {
 		c.once(i.Labels[labelCluster], "instance/"+i.ID, func(ctx context.Context) error { return c.Provider.Terminate(ctx, i.ID) })
 	}
 	return again, nil
+}
+
+// forgetOrphans drops the terminated instances of clusters that are gone,
+// whose loops would have done so.
+func (c *Control) forgetOrphans(ctx context.Context, instances []fleet.Instance, clusters map[string]bool, now time.Time) error {
+	var old []string
+	for _, i := range instances {
+		if i.State == fleet.Terminated && !clusters[i.ClusterID] && !now.Before(i.TerminatedAt.Add(fleet.KeepTerminated)) {
+			old = append(old, i.ID)
+		}
+	}
+	if len(old) == 0 {
+		return nil
+	}
+	return c.Store.Update(ctx, func(tx *store.Tx) error {
+		for _, id := range old {
+			if err := fleet.Instances.Delete(tx, id); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // lost records that a running instance ended without our doing.

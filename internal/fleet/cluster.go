@@ -182,6 +182,9 @@ type Node struct {
 	Want   bool      `json:"want"`
 	WantAt time.Time `json:"wantAt,omitzero"`
 	Jobs   []int     `json:"jobs,omitempty"` // jobs it was resumed for
+	// LastHook is the id of the call of Slurm's programs that changed the node
+	// last: delivered again it changes nothing.
+	LastHook string `json:"lastHook,omitempty"`
 	// Early says that a job got the node and ResumeProgram is still to come:
 	// the instance is launched ahead, but its slurmd must wait.
 	Early bool `json:"early,omitempty"`

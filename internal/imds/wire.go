@@ -45,6 +45,8 @@ type Controller struct {
 
 // Hook is one call of a Slurm program (POST /openpcs/v1/hook).
 type Hook struct {
+	// ID is the same for every delivery of one call.
+	ID    string `json:"id,omitempty"`
 	Kind  string `json:"kind"` // resume, suspend, resume-fail; expect: a job got the nodes
 	Nodes string `json:"nodes"`
 	// ResumeFile is SLURM_RESUME_FILE's content as slurmctld wrote it, empty

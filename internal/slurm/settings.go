@@ -1,0 +1,328 @@
+package slurm
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Level is where a custom setting stands.
+type Level string
+
+// The levels of custom settings that the PCS API has for Slurm itself.
+const (
+	ClusterLevel Level = "cluster"
+	GroupLevel   Level = "compute node group"
+	QueueLevel   Level = "queue"
+)
+
+// Setting is one custom setting as a user gives it.
+type Setting struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// maxValue bounds a value; PCS raised it from 1024.
+const maxValue = 2048
+
+// allowed is one row of the allow-lists (PCS user guide, custom Slurm
+// settings, September 2026). check sees the value and the release.
+type allowed struct {
+	name  string
+	since string // first release, empty: all
+	// accounting says that the setting means nothing, or is fatal, without
+	// job accounting.
+	accounting bool
+	check      func(value string, release string) error
+}
+
+var allowLists = map[Level][]allowed{
+	ClusterLevel: {
+		{name: "AccountingStorageEnforce", accounting: true, check: subset("associations", "limits", "nojobs", "nosteps", "qos", "safe")},
+		{name: "AccountingStorageTRES", accounting: true},
+		{name: "AccountingStoreFlags", accounting: true},
+		{name: "AuthAltParameters"},
+		{name: "CliFilterParameters"},
+		{name: "CliFilterPlugins", check: oneOf("lua", "cli_filter/lua")},
+		{name: "CommunicationParameters"},
+		{name: "DefMemPerCPU", check: number(0)},
+		{name: "Epilog"},
+		{name: "EnforcePartLimits", check: oneOf("ALL", "ANY", "NO", "YES")},
+		{name: "FairShareDampeningFactor", check: number(1)},
+		{name: "FirstJobId", check: number(1)},
+		{name: "HealthCheckInterval", check: number(0)},
+		{name: "HealthCheckNodeState", check: healthCheckStates},
+		{name: "HealthCheckProgram"},
+		{name: "JobRequeue", check: oneOf("0", "1")},
+		{name: "LaunchParameters"},
+		{name: "Licenses"},
+		{name: "MetricsType", since: "25.11"},
+		{name: "MinJobAge", check: number(5)},
+		{name: "OverTimeLimit", check: numberOr(0, "UNLIMITED")},
+		{name: "PreemptExemptTime"},
+		{name: "PreemptMode"},
+		{name: "PreemptParameters"},
+		{name: "PreemptType", check: oneOf("preempt/none", "preempt/partition_prio", "preempt/qos")},
+		{name: "PriorityCalcPeriod"},
+		{name: "PriorityDecayHalfLife"},
+		{name: "PriorityFavorSmall", check: oneOf("YES", "NO")},
+		{name: "PriorityFlags"},
+		{name: "PriorityMaxAge"},
+		{name: "PriorityUsageResetPeriod", check: oneOf("NONE", "NOW", "DAILY", "WEEKLY", "MONTHLY", "QUARTERLY", "YEARLY")},
+		{name: "PriorityWeightAge", check: number(0)},
+		{name: "PriorityWeightAssoc", check: number(0)},
+		{name: "PriorityWeightFairshare", check: number(0)},
+		{name: "PriorityWeightJobSize", check: number(0)},
+		{name: "PriorityWeightPartition", check: number(0)},
+		{name: "PriorityWeightQOS", check: number(0)},
+		{name: "PriorityWeightTRES"},
+		{name: "PrivateData"},
+		{name: "Prolog"},
+		{name: "PrologFlags"},
+		{name: "RequeueExit"},
+		{name: "RequeueExitHold"},
+		{name: "SchedulerParameters", check: schedulerParameters},
+		{name: "SelectTypeParameters", check: selectTypeParameters},
+		{name: "SlurmctldParameters", check: subset("enable_stepmgr")},
+		{name: "SrunPortRange", check: matches(`[0-9]+-[0-9]+`, "two port numbers, such as 60001-63000")},
+		{name: "TaskEpilog"},
+		{name: "TaskPluginParam"},
+		{name: "TaskProlog"},
+		{name: "TrackWCKey", check: oneOf("YES", "NO")},
+		{name: "UnkillableStepProgram"},
+		{name: "UnkillableStepTimeout", check: number(1)},
+	},
+	GroupLevel: {
+		{name: "CpuSpecList"},
+		{name: "Features"},
+		{name: "Gres"},
+		{name: "MemSpecLimit", check: number(0)},
+		{name: "Parameters", since: "25.11"},
+		{name: "RealMemory", check: number(1)},
+		{name: "Sockets", since: "25.11", check: number(1)},
+		{name: "Weight", check: number(0)},
+	},
+	QueueLevel: {
+		{name: "AllowAccounts", accounting: true},
+		{name: "AllowQos", accounting: true},
+		{name: "Default", check: oneOf("YES", "NO")},
+		{name: "DefaultTime"},
+		{name: "DenyAccounts", accounting: true},
+		{name: "DenyQos", accounting: true},
+		{name: "Exclusive", since: "26.05"},
+		{name: "ExclusiveUser", check: oneOf("YES", "NO")},
+		{name: "GraceTime"},
+		{name: "MaxTime"},
+		{name: "OverSubscribe"},
+		{name: "OverTimeLimit", check: numberOr(0, "UNLIMITED")},
+		{name: "PowerDownOnIdle", check: oneOf("YES", "NO")},
+		{name: "PreemptMode"},
+		{name: "PriorityJobFactor", check: number(0)},
+		{name: "PriorityTier", check: number(0)},
+		{name: "QOS", accounting: true},
+		{name: "TRESBillingWeights"},
+	},
+}
+
+// CheckSettings returns the settings with their names as slurm.conf spells
+// them (users may write them in any case), or for each wrong one, by its
+// place in the list, what is wrong with it and what would be right.
+func CheckSettings(level Level, release string, accounting bool, settings []Setting) ([]Setting, map[int]error) {
+	wrong := map[int]error{}
+	seen := map[string]bool{}
+	var out []Setting
+	for i, s := range settings {
+		row, err := findSetting(level, s.Name)
+		switch {
+		case err != nil:
+		case seen[row.name]:
+			err = fmt.Errorf("%s is given twice", row.name)
+		case older(release, row.since):
+			err = fmt.Errorf("Slurm custom settings parameter %s is only supported for Slurm version %s or later", row.name, row.since) //nolint:staticcheck // PCS's own words
+		case row.accounting && !accounting:
+			err = fmt.Errorf("%s needs accounting, and the cluster has none", row.name)
+		default:
+			err = checkValue(row, s.Value, release)
+		}
+		if err != nil {
+			wrong[i] = err
+			continue
+		}
+		seen[row.name] = true
+		out = append(out, Setting{Name: row.name, Value: s.Value})
+	}
+	return out, wrong
+}
+
+func checkValue(row allowed, value, release string) error {
+	if n := utf8.RuneCountInString(value); n < 1 || n > maxValue {
+		return fmt.Errorf("the value of %s has %d characters, 1 to %d are allowed", row.name, n, maxValue)
+	}
+	if _, err := quote(value, true); err != nil {
+		return fmt.Errorf("%s: %w", row.name, err)
+	}
+	if row.check == nil {
+		return nil
+	}
+	if err := row.check(value, release); err != nil {
+		return fmt.Errorf("the value %q of %s %w", value, row.name, err)
+	}
+	return nil
+}
+
+func findSetting(level Level, name string) (allowed, error) {
+	for _, row := range allowLists[level] {
+		if strings.EqualFold(row.name, name) {
+			return row, nil
+		}
+	}
+	for _, other := range []Level{ClusterLevel, GroupLevel, QueueLevel} {
+		for _, row := range allowLists[other] {
+			if other != level && strings.EqualFold(row.name, name) {
+				return allowed{}, fmt.Errorf("%s is a setting of a %s, not of a %s", row.name, other, level)
+			}
+		}
+	}
+	if near := nearest(level, name); near != "" {
+		return allowed{}, fmt.Errorf("%q is not allowed for a %s: did you mean %s?", name, level, near)
+	}
+	return allowed{}, fmt.Errorf("%q is not allowed for a %s: allowed are %s", name, level, strings.Join(SettingNames(level), ", "))
+}
+
+// SettingNames lists what is allowed at a level, in order.
+func SettingNames(level Level) []string {
+	var names []string
+	for _, row := range allowLists[level] {
+		names = append(names, row.name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// nearest is the allowed name that a misspelt one is closest to, if any is
+// close.
+func nearest(level Level, name string) string {
+	best, distance := "", 1+len(name)/4
+	for _, row := range allowLists[level] {
+		if d := editDistance(strings.ToLower(name), strings.ToLower(row.name)); d <= distance {
+			best, distance = row.name, d-1
+		}
+	}
+	return best
+}
+
+func editDistance(a, b string) int {
+	if len(a) > 64 {
+		return len(a)
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			diagonal, row[j] = row[j], min(row[j]+1, row[j-1]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}
+
+// older reports whether a release is before another; releases are YY.MM.
+func older(release, than string) bool { return than != "" && release < than }
+
+// The checks of values.
+
+func oneOf(values ...string) func(string, string) error {
+	return func(v, _ string) error {
+		for _, a := range values {
+			if strings.EqualFold(v, a) {
+				return nil
+			}
+		}
+		return fmt.Errorf("is not one of %s", strings.Join(values, ", "))
+	}
+}
+
+func subset(values ...string) func(string, string) error {
+	return func(v, _ string) error {
+		for part := range strings.SplitSeq(v, ",") {
+			if !slices.ContainsFunc(values, func(a string) bool { return strings.EqualFold(a, strings.TrimSpace(part)) }) {
+				return fmt.Errorf("has %q, which is not one of %s", part, strings.Join(values, ", "))
+			}
+		}
+		return nil
+	}
+}
+
+func number(least int) func(string, string) error {
+	return func(v, _ string) error {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < least {
+			return fmt.Errorf("is not a whole number of at least %d", least)
+		}
+		return nil
+	}
+}
+
+func numberOr(least int, word string) func(string, string) error {
+	return func(v, release string) error {
+		if strings.EqualFold(v, word) {
+			return nil
+		}
+		if err := number(least)(v, release); err != nil {
+			return fmt.Errorf("%w, nor %s", err, word)
+		}
+		return nil
+	}
+}
+
+func matches(pattern, what string) func(string, string) error {
+	re := regexp.MustCompile(`^` + pattern + `$`)
+	return func(v, _ string) error {
+		if !re.MatchString(v) {
+			return fmt.Errorf("is not %s", what)
+		}
+		return nil
+	}
+}
+
+func healthCheckStates(v, release string) error {
+	words := []string{"ALLOC", "ANY", "CYCLE", "IDLE", "NONDRAINED_IDLE", "MIXED"}
+	if !older(release, "25.11") {
+		words = append(words, "START_ONLY")
+	}
+	if !older(release, "26.05") {
+		words = append(words, "REBOOT_ONLY")
+	}
+	if err := subset(words...)(v, release); err != nil {
+		return err
+	}
+	if strings.Contains(strings.ToUpper(v), "REBOOT_ONLY") && strings.Contains(v, ",") {
+		return fmt.Errorf("has REBOOT_ONLY, which excludes any other state")
+	}
+	return nil
+}
+
+func selectTypeParameters(v, release string) error {
+	words := []string{"CR_CPU", "CR_CPU_Memory", "CR_Core", "CR_Core_Memory", "CR_Memory", "CR_ONE_TASK_PER_CORE", "CR_CORE_DEFAULT_DIST_BLOCK", "CR_LLN", "CR_Pack_Nodes"}
+	if !older(release, "25.11") {
+		words = append(words, "CR_Socket", "CR_Socket_Memory")
+	}
+	return subset(words...)(v, release)
+}
+
+func schedulerParameters(v, release string) error {
+	if !older(release, "26.05") && strings.Contains(v, "enable_job_state_cache") {
+		return fmt.Errorf("has enable_job_state_cache, which Slurm 26.05 no longer has")
+	}
+	return nil
+}

@@ -46,7 +46,8 @@ func (c *Control) render(cl fleet.Cluster, groups []fleet.Group, queues []fleet.
 		Version: version, ClusterName: cl.Name,
 		ControllerName: "slurmctld-primary", ControllerAddress: cl.ControllerAddress,
 		IdleTime: cl.IdleTime, ResumeTimeout: cmp.Or(c.ResumeTimeout, resumeTimeout), SuspendTimeout: suspendTimeout,
-		MaxJobs: jobs, HookDir: agent.HookDir, Cgroups: c.Cgroups,
+		Settings: cl.Settings,
+		MaxJobs:  jobs, HookDir: agent.HookDir, Cgroups: c.Cgroups,
 	}
 	names := map[string]string{}
 	for _, g := range groups {
@@ -65,7 +66,7 @@ func (c *Control) render(cl fleet.Cluster, groups []fleet.Group, queues []fleet.
 		}
 		names[g.ID] = g.Name
 		conf.Nodes = append(conf.Nodes, slurm.NodeSet{
-			Name: g.Name, Count: g.Max, Static: g.Min, CPUs: max(1, t.Cores()),
+			Name: g.Name, Count: g.Max, Static: g.Min, Settings: g.Settings, CPUs: max(1, t.Cores()),
 			RealMemoryMiB: int(float64(memory) * memoryForSlurm),
 		})
 	}
@@ -73,7 +74,7 @@ func (c *Control) render(cl fleet.Cluster, groups []fleet.Group, queues []fleet.
 		if !configured(q.Status) {
 			continue
 		}
-		p := slurm.Partition{Name: q.Name}
+		p := slurm.Partition{Name: q.Name, Settings: q.Settings}
 		for _, id := range q.GroupIDs {
 			if name, ok := names[id]; ok {
 				p.Sets = append(p.Sets, name)
@@ -233,6 +234,7 @@ func (c *Control) settle(ctx context.Context, cl fleet.Cluster, hash string, sta
 		current.ConfigHash = hash
 		if stay.cluster && current.ModifiedAt.Equal(cl.ModifiedAt) && inTransition(current.Status) {
 			current.Status = fleet.Active
+			current.Keep()
 		}
 		if err := fleet.Clusters.Put(tx, current); err != nil {
 			return err
@@ -246,6 +248,7 @@ func (c *Control) settle(ctx context.Context, cl fleet.Cluster, hash string, sta
 				continue // changed since: the next pass has it
 			}
 			now.Status = fleet.Active
+			now.Keep()
 			if err := fleet.Groups.Put(tx, now); err != nil {
 				return err
 			}
@@ -256,6 +259,7 @@ func (c *Control) settle(ctx context.Context, cl fleet.Cluster, hash string, sta
 				continue
 			}
 			now.Status = fleet.Active
+			now.Keep()
 			if err := fleet.Queues.Put(tx, now); err != nil {
 				return err
 			}
@@ -303,6 +307,7 @@ func (c *Control) refuse(ctx context.Context, cl fleet.Cluster, stay changing, w
 		} else if inTransition(now.Status) && now.ModifiedAt.Equal(cl.ModifiedAt) {
 			some = true
 			now.Errors, now.Status = info(now.Status, "Cluster"), failed[now.Status]
+			now.Restore()
 			if err := fleet.Clusters.Put(tx, now); err != nil {
 				return err
 			}
@@ -314,6 +319,7 @@ func (c *Control) refuse(ctx context.Context, cl fleet.Cluster, stay changing, w
 			}
 			some = true
 			now.Errors, now.Status = info(now.Status, "ComputeNodeGroup"), failed[now.Status]
+			now.Restore()
 			if err := fleet.Groups.Put(tx, now); err != nil {
 				return err
 			}
@@ -325,6 +331,7 @@ func (c *Control) refuse(ctx context.Context, cl fleet.Cluster, stay changing, w
 			}
 			some = true
 			now.Errors, now.Status = info(now.Status, "Queue"), failed[now.Status]
+			now.Restore()
 			if err := fleet.Queues.Put(tx, now); err != nil {
 				return err
 			}

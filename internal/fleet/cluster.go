@@ -2,10 +2,12 @@ package fleet
 
 import (
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/openpcs/openpcs/internal/slurm"
 	"github.com/openpcs/openpcs/internal/store"
 )
 
@@ -55,21 +57,24 @@ func (s Size) Limits() (instances, jobs int) {
 
 // Cluster is a Slurm controller and what belongs to it.
 type Cluster struct {
-	ID             string            `json:"id"`
-	Region         string            `json:"region"`
-	ARN            string            `json:"arn"`
-	Name           string            `json:"name"`
-	Status         Status            `json:"status"`
-	Errors         []ErrorInfo       `json:"errors,omitempty"`
-	CreatedAt      time.Time         `json:"createdAt"`
-	ModifiedAt     time.Time         `json:"modifiedAt"`
-	Version        string            `json:"version"` // Slurm, 26.05
-	Size           Size              `json:"size"`
-	SubnetID       string            `json:"subnetId"`
-	VPCID          string            `json:"vpcId"`
-	SecurityGroups []string          `json:"securityGroups,omitempty"`
-	IdleTime       time.Duration     `json:"idleTime"`
-	Tags           map[string]string `json:"tags,omitempty"`
+	ID             string          `json:"id"`
+	Region         string          `json:"region"`
+	ARN            string          `json:"arn"`
+	Name           string          `json:"name"`
+	Status         Status          `json:"status"`
+	Errors         []ErrorInfo     `json:"errors,omitempty"`
+	CreatedAt      time.Time       `json:"createdAt"`
+	ModifiedAt     time.Time       `json:"modifiedAt"`
+	Version        string          `json:"version"` // Slurm, 26.05
+	Size           Size            `json:"size"`
+	SubnetID       string          `json:"subnetId"`
+	VPCID          string          `json:"vpcId"`
+	SecurityGroups []string        `json:"securityGroups,omitempty"`
+	IdleTime       time.Duration   `json:"idleTime"`
+	Settings       []slurm.Setting `json:"settings,omitempty"`
+	// Good is what slurmctld took last, to go back to when it refuses a change.
+	Good *ClusterGood      `json:"good,omitempty"`
+	Tags map[string]string `json:"tags,omitempty"`
 
 	KeyARN     string `json:"keyArn"`     // secret with the Slurm key
 	KeyVersion string `json:"keyVersion"` // its version id
@@ -81,6 +86,22 @@ type Cluster struct {
 	ControllerToken   string `json:"controllerToken"`
 	// ConfigHash is the hash of the configuration slurmctld runs with.
 	ConfigHash string `json:"configHash,omitempty"`
+}
+
+// ClusterGood is what an update of a cluster changes in slurm.conf.
+type ClusterGood struct {
+	IdleTime time.Duration   `json:"idleTime"`
+	Settings []slurm.Setting `json:"settings,omitempty"`
+}
+
+// Keep remembers what slurmctld has taken.
+func (c *Cluster) Keep() { c.Good = &ClusterGood{IdleTime: c.IdleTime, Settings: c.Settings} }
+
+// Restore goes back to what slurmctld took last.
+func (c *Cluster) Restore() {
+	if c.Good != nil {
+		c.IdleTime, c.Settings = c.Good.IdleTime, c.Good.Settings
+	}
 }
 
 // Clusters is where clusters are stored.
@@ -119,12 +140,31 @@ type Group struct {
 	Max             int               `json:"max"`
 	InstanceTypes   []string          `json:"instanceTypes"`
 	SpotStrategy    string            `json:"spotStrategy,omitempty"`
+	Settings        []slurm.Setting   `json:"settings,omitempty"`
+	Good            *GroupGood        `json:"good,omitempty"`
 	Tags            map[string]string `json:"tags,omitempty"`
 
 	// Launch is the resolved template; Revision counts its changes, so that
 	// instances of an older one can be told.
 	Launch   Launch `json:"launch"`
 	Revision int    `json:"revision"`
+}
+
+// GroupGood is what an update of a group changes in slurm.conf.
+type GroupGood struct {
+	Min      int             `json:"min"`
+	Max      int             `json:"max"`
+	Settings []slurm.Setting `json:"settings,omitempty"`
+}
+
+// Keep remembers what slurmctld has taken.
+func (g *Group) Keep() { g.Good = &GroupGood{Min: g.Min, Max: g.Max, Settings: g.Settings} }
+
+// Restore goes back to what slurmctld took last.
+func (g *Group) Restore() {
+	if g.Good != nil {
+		g.Min, g.Max, g.Settings = g.Good.Min, g.Good.Max, g.Good.Settings
+	}
 }
 
 // Groups is where compute node groups are stored; the parent is the cluster.
@@ -162,7 +202,25 @@ type Queue struct {
 	CreatedAt  time.Time         `json:"createdAt"`
 	ModifiedAt time.Time         `json:"modifiedAt"`
 	GroupIDs   []string          `json:"groupIds"`
+	Settings   []slurm.Setting   `json:"settings,omitempty"`
+	Good       *QueueGood        `json:"good,omitempty"`
 	Tags       map[string]string `json:"tags,omitempty"`
+}
+
+// QueueGood is what an update of a queue changes in slurm.conf.
+type QueueGood struct {
+	GroupIDs []string        `json:"groupIds"`
+	Settings []slurm.Setting `json:"settings,omitempty"`
+}
+
+// Keep remembers what slurmctld has taken.
+func (q *Queue) Keep() { q.Good = &QueueGood{GroupIDs: q.GroupIDs, Settings: q.Settings} }
+
+// Restore goes back to what slurmctld took last.
+func (q *Queue) Restore() {
+	if q.Good != nil {
+		q.GroupIDs, q.Settings = q.Good.GroupIDs, q.Good.Settings
+	}
 }
 
 // Queues is where queues are stored; the parent is the cluster.
@@ -214,5 +272,6 @@ func NodeID(clusterID, name string) string { return clusterID + "/" + name }
 func NeedsReplacement(before, after Group) bool {
 	return !reflect.DeepEqual(before.Launch, after.Launch) ||
 		before.ProfileARN != after.ProfileARN ||
+		!slices.Equal(before.Settings, after.Settings) ||
 		before.PurchaseOption != after.PurchaseOption
 }

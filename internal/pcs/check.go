@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/openpcs/openpcs/internal/slurm"
 )
 
 // Patterns of the published model; all must match the whole value.
@@ -128,6 +130,25 @@ func (c *check) tagKey(field, k string) {
 	if strings.HasPrefix(strings.ToLower(k), "aws:") {
 		c.bad(field, "the key %s begins with aws:, which is reserved", strconv.Quote(k))
 	}
+}
+
+// settings checks custom settings of a level.
+func (c *check) settings(field string, level slurm.Level, release string, in []Setting) []slurm.Setting {
+	given := make([]slurm.Setting, len(in))
+	for i, s := range in {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		given[i] = slurm.Setting{Name: c.need(at+".parameterName", s.ParameterName), Value: c.need(at+".parameterValue", s.ParameterValue)}
+	}
+	if len(c.fields) > 0 {
+		return nil
+	}
+	out, wrong := slurm.CheckSettings(level, release, false, given)
+	for i := range in {
+		if err := wrong[i]; err != nil {
+			c.bad(fmt.Sprintf("%s[%d]", field, i), "%v", err)
+		}
+	}
+	return out
 }
 
 // later refuses what this release does not do, so that it is never dropped

@@ -69,6 +69,10 @@ func (s *Service) createCluster(ctx context.Context, r *awsapi.Request, in *Crea
 	}
 	c.tags(in.Tags, false)
 	c.token(in.ClientToken)
+	var settings []slurm.Setting
+	if in.SlurmConfiguration != nil {
+		settings = c.settings(settingsField, slurm.ClusterLevel, version, in.SlurmConfiguration.SlurmCustomSettings)
+	}
 	if err := c.err(); err != nil {
 		return nil, err
 	}
@@ -93,7 +97,7 @@ func (s *Service) createCluster(ctx context.Context, r *awsapi.Request, in *Crea
 			ID: fleet.NewPCSID(), Region: r.Region, Name: name, Status: fleet.Creating,
 			CreatedAt: r.Now, ModifiedAt: r.Now, Version: version, Size: fleet.Size(size),
 			SubnetID: subnet.ID, VPCID: subnet.VPCID, SecurityGroups: net.SecurityGroupIDs,
-			IdleTime: time.Duration(idle) * time.Second, Tags: in.Tags, ControllerToken: newToken(),
+			IdleTime: time.Duration(idle) * time.Second, Settings: settings, Tags: in.Tags, ControllerToken: newToken(),
 		}
 		cl.ARN = s.arn(r.Region, "cluster/"+cl.ID)
 		cl.ControllerID = "ctl-" + strings.TrimPrefix(cl.ID, "pcs_")
@@ -111,13 +115,15 @@ func (s *Service) createCluster(ctx context.Context, r *awsapi.Request, in *Crea
 	})
 }
 
+// settingsField is the field of custom settings, at every level.
+const settingsField = "slurmConfiguration.slurmCustomSettings"
+
 // clusterSlurm checks the Slurm part of a cluster and returns its idle time.
 func (c *check) clusterSlurm(in *ClusterSlurm, idle int) int {
 	if in == nil {
 		return idle
 	}
 	const at = "slurmConfiguration."
-	c.later(len(in.SlurmCustomSettings) > 0, at+"slurmCustomSettings")
 	c.later(len(in.SlurmdbdCustomSettings) > 0, at+"slurmdbdCustomSettings")
 	c.later(len(in.CgroupCustomSettings) > 0, at+"cgroupCustomSettings")
 	if a := in.Accounting; a != nil {
@@ -203,7 +209,7 @@ func clusterOut(c fleet.Cluster) Cluster {
 		CreatedAt: awsapi.At(c.CreatedAt), ModifiedAt: awsapi.At(c.ModifiedAt),
 		Scheduler: Scheduler{Type: &kind, Version: &c.Version}, Size: string(c.Size),
 		SlurmConfiguration: &ClusterSlurmOut{
-			ClusterSlurm: ClusterSlurm{ScaleDownIdleTimeInSeconds: &idle},
+			ClusterSlurm: ClusterSlurm{ScaleDownIdleTimeInSeconds: &idle, SlurmCustomSettings: settingsOut(c.Settings)},
 			AuthKey:      &SecretRef{c.KeyARN, c.KeyVersion},
 		},
 		Networking: Networking{SubnetIDs: []string{c.SubnetID}, SecurityGroupIDs: c.SecurityGroups, NetworkType: &net},
@@ -300,6 +306,13 @@ func (s *Service) updateCluster(ctx context.Context, r *awsapi.Request, in *Upda
 		}
 		for _, q := range queues {
 			if err := busy(queueType, q.ID, q.Status, fleet.Active); err != nil {
+				return nil, "", err
+			}
+		}
+		if in.SlurmConfiguration != nil && in.SlurmConfiguration.SlurmCustomSettings != nil {
+			var c check
+			cl.Settings = c.settings(settingsField, slurm.ClusterLevel, cl.Version, in.SlurmConfiguration.SlurmCustomSettings)
+			if err := c.err(); err != nil {
 				return nil, "", err
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/openpcs/openpcs/internal/ec2"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/iam"
+	"github.com/openpcs/openpcs/internal/slurm"
 	"github.com/openpcs/openpcs/internal/store"
 	"github.com/openpcs/openpcs/internal/userdata"
 )
@@ -59,7 +60,9 @@ func (c *check) groupConfig(in GroupConfig, create bool) {
 		c.enum("spotOptions.allocationStrategy", in.SpotOptions.AllocationStrategy, "lowest-price", "capacity-optimized", "price-capacity-optimized")
 	}
 	if sl := in.SlurmConfiguration; sl != nil {
-		c.later(len(sl.SlurmCustomSettings) > 0, "slurmConfiguration.slurmCustomSettings")
+		for i, s := range sl.SlurmCustomSettings {
+			c.later(s.ParameterName != nil && strings.EqualFold(*s.ParameterName, "Gres"), fmt.Sprintf("%s[%d]", settingsField, i))
+		}
 		c.later(len(sl.GresCustomSettings) > 0, "slurmConfiguration.gresCustomSettings")
 		c.later(sl.ScaleDownIdleTimeInSeconds != nil && *sl.ScaleDownIdleTimeInSeconds != -1, "slurmConfiguration.scaleDownIdleTimeInSeconds")
 	}
@@ -182,6 +185,13 @@ func (s *Service) configureGroup(tx *store.Tx, r *awsapi.Request, cl fleet.Clust
 	if in.SpotOptions != nil && g.PurchaseOption != "SPOT" {
 		return invalid(Field{"spotOptions", "is only for the purchaseOption SPOT"})
 	}
+	if in.SlurmConfiguration != nil && in.SlurmConfiguration.SlurmCustomSettings != nil {
+		var c check
+		g.Settings = c.settings(settingsField, slurm.GroupLevel, cl.Version, in.SlurmConfiguration.SlurmCustomSettings)
+		if err := c.err(); err != nil {
+			return err
+		}
+	}
 	if in.ScalingConfiguration != nil {
 		g.Min, g.Max = *in.ScalingConfiguration.MinInstanceCount, *in.ScalingConfiguration.MaxInstanceCount
 	}
@@ -285,7 +295,7 @@ func groupOut(g fleet.Group) Group {
 		IAMInstanceProfileARN: g.ProfileARN,
 		ScalingConfiguration:  Scaling{&g.Min, &g.Max},
 		ErrorInfo:             errorInfo(g.Errors),
-		SlurmConfiguration:    &GroupSlurm{},
+		SlurmConfiguration:    &GroupSlurm{SlurmCustomSettings: settingsOut(g.Settings)},
 	}
 	if g.ImageID != "" {
 		out.AMIID = &g.ImageID

@@ -8,6 +8,7 @@ import (
 
 	"github.com/openpcs/openpcs/internal/awsapi"
 	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/slurm"
 	"github.com/openpcs/openpcs/internal/store"
 )
 
@@ -23,7 +24,6 @@ func (c *check) queueConfig(in QueueConfig) (ids []string) {
 		}
 		ids = append(ids, id)
 	}
-	c.later(in.SlurmConfiguration != nil && len(in.SlurmConfiguration.SlurmCustomSettings) > 0, "slurmConfiguration.slurmCustomSettings")
 	c.token(in.ClientToken)
 	return ids
 }
@@ -80,13 +80,28 @@ func (s *Service) createQueue(ctx context.Context, r *awsapi.Request, in *Create
 		if err := checkGroups(tx, cl, ids); err != nil {
 			return nil, "", err
 		}
+		settings, err := queueSettings(cl, nil, in.SlurmConfiguration)
+		if err != nil {
+			return nil, "", err
+		}
 		q := fleet.Queue{
 			ID: fleet.NewPCSID(), ClusterID: cl.ID, Region: r.Region, Name: name, Status: fleet.Creating,
-			CreatedAt: r.Now, ModifiedAt: r.Now, GroupIDs: ids, Tags: in.Tags,
+			CreatedAt: r.Now, ModifiedAt: r.Now, GroupIDs: ids, Settings: settings, Tags: in.Tags,
 		}
 		q.ARN = s.arn(r.Region, "cluster/"+cl.ID+"/queue/"+q.ID)
 		return &QueueOut{queueOut(q)}, cl.ID, fleet.Queues.Put(tx, q)
 	})
+}
+
+// queueSettings are the custom settings after a request: those it gives, or
+// those there were.
+func queueSettings(cl fleet.Cluster, now []slurm.Setting, in *QueueSlurm) ([]slurm.Setting, error) {
+	if in == nil || in.SlurmCustomSettings == nil {
+		return now, nil
+	}
+	var c check
+	out := c.settings(settingsField, slurm.QueueLevel, cl.Version, in.SlurmCustomSettings)
+	return out, c.err()
 }
 
 func queueOut(q fleet.Queue) Queue {
@@ -94,6 +109,7 @@ func queueOut(q fleet.Queue) Queue {
 		Name: q.Name, ID: q.ID, ARN: q.ARN, ClusterID: q.ClusterID, Status: string(q.Status),
 		CreatedAt: awsapi.At(q.CreatedAt), ModifiedAt: awsapi.At(q.ModifiedAt),
 		ComputeNodeGroupConfigurations: []QueueGroup{}, ErrorInfo: errorInfo(q.Errors),
+		SlurmConfiguration: &QueueSlurm{SlurmCustomSettings: settingsOut(q.Settings)},
 	}
 	for _, id := range q.GroupIDs {
 		out.ComputeNodeGroupConfigurations = append(out.ComputeNodeGroupConfigurations, QueueGroup{&id})
@@ -162,6 +178,9 @@ func (s *Service) updateQueue(ctx context.Context, r *awsapi.Request, in *Update
 				return nil, "", err
 			}
 			q.GroupIDs = ids
+		}
+		if q.Settings, err = queueSettings(cl, q.Settings, in.SlurmConfiguration); err != nil {
+			return nil, "", err
 		}
 		q.Status, q.ModifiedAt, q.Errors = fleet.Updating, r.Now, nil
 		return &QueueOut{queueOut(q)}, cl.ID, fleet.Queues.Put(tx, q)

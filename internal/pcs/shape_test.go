@@ -47,7 +47,7 @@ func groupMembers(f *fixture) []member {
 		{path: "slurmConfiguration.scaleDownIdleTimeInSeconds", value: -1},
 		{path: "slurmConfiguration.scaleDownIdleTimeInSeconds", value: 60, refused: true},
 		{path: "slurmConfiguration.slurmCustomSettings", value: []any{}},
-		{path: "slurmConfiguration.slurmCustomSettings", value: []any{object{"parameterName": "Weight", "parameterValue": "2"}}, refused: true},
+		{path: "slurmConfiguration.slurmCustomSettings", value: []any{object{"parameterName": "Weight", "parameterValue": "2"}}},
 		{path: "slurmConfiguration.gresCustomSettings", value: []any{}},
 		{path: "slurmConfiguration.gresCustomSettings", value: []any{object{"Name": "gpu", "AutoDetect": "nvml"}}, refused: true},
 		{path: "nodeLifecycleActions.stages", value: object{}},
@@ -64,7 +64,7 @@ func clusterMembers() []member {
 		{path: "slurmConfiguration", value: object{}},
 		{path: at + "scaleDownIdleTimeInSeconds", value: 10_000_000},
 		{path: at + "slurmCustomSettings", value: []any{}},
-		{path: at + "slurmCustomSettings", value: setting, refused: true},
+		{path: at + "slurmCustomSettings", value: []any{object{"parameterName": "minjobage", "parameterValue": "60"}}},
 		{path: at + "slurmdbdCustomSettings", value: []any{}},
 		{path: at + "slurmdbdCustomSettings", value: setting, refused: true},
 		{path: at + "cgroupCustomSettings", value: []any{}},
@@ -96,7 +96,7 @@ func TestShapeOfTheRequests(t *testing.T) {
 		{path: "computeNodeGroupConfigurations", value: []any{}},
 		{path: "slurmConfiguration", value: object{}},
 		{path: "slurmConfiguration.slurmCustomSettings", value: []any{}},
-		{path: "slurmConfiguration.slurmCustomSettings", value: setting, refused: true},
+		{path: "slurmConfiguration.slurmCustomSettings", value: setting},
 	}
 	table := map[string]struct {
 		in      object

@@ -4,12 +4,22 @@
 // are our own writing of the published model.
 package pcs
 
-import "github.com/openpcs/openpcs/internal/awsapi"
+import (
+	"github.com/openpcs/openpcs/internal/awsapi"
+	"github.com/openpcs/openpcs/internal/slurm"
+)
 
 // Setting is one custom setting of Slurm, slurmdbd or cgroups.
 type Setting struct {
 	ParameterName  *string `json:"parameterName"`
 	ParameterValue *string `json:"parameterValue"`
+}
+
+func settingsOut(in []slurm.Setting) (out []Setting) {
+	for _, s := range in {
+		out = append(out, Setting{&s.Name, &s.Value})
+	}
+	return out
 }
 
 // Scheduler names the scheduler and its release.

@@ -123,7 +123,7 @@ func TestWrongRequests(t *testing.T) {
 			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 10_000_001},
 			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: "60"},
 			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 1.5},
-			{path: slurmIn + "slurmCustomSettings", value: setting},
+			{path: slurmIn + "slurmCustomSettings", value: unknownSetting, where: slurmIn + "slurmCustomSettings[0]"},
 			{path: slurmIn + "slurmdbdCustomSettings", value: setting},
 			{path: slurmIn + "cgroupCustomSettings", value: setting},
 			{path: slurmIn + "accounting.mode", value: "STANDARD", says: "not supported"},
@@ -163,7 +163,7 @@ func TestWrongRequests(t *testing.T) {
 			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 0},
 			{path: slurmIn + "accounting.mode", value: "STANDARD"},
 			{path: slurmIn + "slurmRest.mode", value: "STANDARD"},
-			{path: slurmIn + "slurmCustomSettings", value: setting},
+			{path: slurmIn + "slurmCustomSettings", value: unknownSetting, where: slurmIn + "slurmCustomSettings[0]"},
 			{path: "clientToken", value: "short"},
 			{path: "clusterIdentifier", value: "nobody", code: notFound, where: "cluster"},
 		}},
@@ -226,7 +226,7 @@ func TestWrongRequests(t *testing.T) {
 			{path: "amiId", value: "ami-0123456789abcdef0", says: "does not exist"},
 			{path: "amiId", value: oldImage, says: "24.11"},
 			{path: "amiId", value: armImage, says: "arm64"},
-			{path: slurmIn + "slurmCustomSettings", value: setting},
+			{path: slurmIn + "slurmCustomSettings", value: unknownSetting, where: slurmIn + "slurmCustomSettings[0]"},
 			{path: slurmIn + "gresCustomSettings", value: []any{object{"Name": "gpu"}}},
 			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 60},
 			{path: "nodeLifecycleActions", value: object{"stages": object{"nodeReady": script}}},
@@ -250,7 +250,7 @@ func TestWrongRequests(t *testing.T) {
 			{path: "nodeLifecycleActions", value: object{"stages": object{"nodeBootstrapped": script}}},
 			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 60},
 			{path: slurmIn + "gresCustomSettings", value: []any{object{"Name": "gpu"}}},
-			{path: slurmIn + "slurmCustomSettings", value: setting},
+			{path: slurmIn + "slurmCustomSettings", value: unknownSetting, where: slurmIn + "slurmCustomSettings[0]"},
 			{path: "purchaseOption", value: "CAPACITY_BLOCK"},
 		}},
 		{"DeleteComputeNodeGroup", object{"clusterIdentifier": cluster, "computeNodeGroupIdentifier": group}, []wrong{
@@ -270,7 +270,7 @@ func TestWrongRequests(t *testing.T) {
 			{path: "computeNodeGroupConfigurations", value: []any{object{"computeNodeGroupId": "pcs_0000000000"}}, code: notFound, where: "computenodegroup"},
 			{path: "computeNodeGroupConfigurations", value: []any{object{"computeNodeGroupId": "group"}}, says: group},
 			{path: "computeNodeGroupConfigurations", value: []any{object{"computeNodeGroupId": group}, object{"computeNodeGroupId": group}}, where: "computeNodeGroupConfigurations[1].computeNodeGroupId"},
-			{path: slurmIn + "slurmCustomSettings", value: setting},
+			{path: slurmIn + "slurmCustomSettings", value: unknownSetting, where: slurmIn + "slurmCustomSettings[0]"},
 			{path: "tags", value: object{}},
 			{path: "clientToken", value: "short"},
 		}},
@@ -278,7 +278,7 @@ func TestWrongRequests(t *testing.T) {
 			{path: "queueIdentifier", value: "nobody", code: notFound, where: "queue"},
 			{path: "queueName", value: "other"},
 			{path: "computeNodeGroupConfigurations", value: []any{object{"computeNodeGroupId": "pcs_0000000000"}}, code: notFound, where: "computenodegroup"},
-			{path: slurmIn + "slurmCustomSettings", value: setting},
+			{path: slurmIn + "slurmCustomSettings", value: unknownSetting, where: slurmIn + "slurmCustomSettings[0]"},
 		}},
 		{"DeleteQueue", object{"clusterIdentifier": cluster, "queueIdentifier": queue}, []wrong{
 			{path: "queueIdentifier", value: absent{}},
@@ -576,3 +576,6 @@ func TestVersionWithoutAnImage(t *testing.T) {
 		t.Errorf("a version with an image: %v", err)
 	}
 }
+
+// unknownSetting is allowed at no level.
+var unknownSetting = []any{object{"parameterName": "SlurmUser", "parameterValue": "root"}}

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,13 +23,15 @@ type NodeSet struct {
 	CPUs          int // one core a socket, one thread a core
 	RealMemoryMiB int
 	// Static is how many of them, from the first, are never suspended.
-	Static int
+	Static   int
+	Settings []Setting // checked for GroupLevel
 }
 
 // Partition is one queue over node sets.
 type Partition struct {
-	Name string
-	Sets []string // names of node sets
+	Name     string
+	Sets     []string  // names of node sets
+	Settings []Setting // checked for QueueLevel
 }
 
 // Config is all that slurm.conf of a cluster is made of.
@@ -45,6 +48,7 @@ type Config struct {
 	Cgroups           bool   // the nodes have a usable cgroup v2 hierarchy
 	Nodes             []NodeSet
 	Partitions        []Partition
+	Settings          []Setting // checked for ClusterLevel
 }
 
 // Files are the configuration files of a cluster by name.
@@ -54,7 +58,7 @@ type Files map[string][]byte
 // and partitions, gives the same bytes. An error names the value that cannot
 // be written.
 func (c Config) Render() (Files, error) {
-	var w writer
+	w := writer{over: overrides(c.Settings)}
 	w.comment("Written by openpcs. Changes here are overwritten.")
 	w.set("ClusterName", c.ClusterName)
 	w.set("SlurmctldHost", c.ControllerName+"("+c.ControllerAddress+")")
@@ -62,13 +66,15 @@ func (c Config) Render() (Files, error) {
 	w.set("AuthType", "auth/slurm")
 	w.set("CredType", "cred/slurm")
 	w.set("AuthInfo", "use_client_ids")
-	w.list("SlurmctldParameters", c.controllerParameters())
+	// The service's own parameters stay, a user's come in addition. Users give
+	// enable_expedited_requeue, which Slurm reads here, with the scheduler's.
+	users := strings.Split(w.take("SchedulerParameters"), ",")
+	scheduler := slices.DeleteFunc(users, func(p string) bool { return p == "" || p == "enable_expedited_requeue" })
+	w.list("SlurmctldParameters", merge(c.controllerParameters(), strings.Split(w.take("SlurmctldParameters"), ",")))
 	// Slurm trusts the instance type's figures, not what slurmd counts on a
 	// host that many nodes share.
 	w.list("SlurmdParameters", []string{"config_overrides"})
-	if c.Version.HTTP {
-		w.list("CommunicationParameters", []string{"disable_http"})
-	}
+	w.list("CommunicationParameters", c.communicationParameters(w.take("CommunicationParameters")))
 	w.set("StateSaveLocation", StateDir)
 	w.set("SlurmdSpoolDir", "/var/spool/slurmd")
 	w.set("SlurmctldLogFile", "/var/log/slurm/slurmctld.log")
@@ -94,7 +100,7 @@ func (c Config) Render() (Files, error) {
 	w.set("SelectType", "select/cons_tres")
 	w.list("SelectTypeParameters", []string{"CR_CPU"})
 	w.set("EnforcePartLimits", "ALL")
-	w.list("SchedulerParameters", c.Version.schedulerParameters())
+	w.list("SchedulerParameters", merge(c.Version.schedulerParameters(), scheduler))
 	w.set("MaxJobCount", strconv.Itoa(c.MaxJobs))
 	w.set("MaxArraySize", strconv.Itoa(c.MaxJobs+1))
 	w.set("ReturnToService", "1")
@@ -115,6 +121,8 @@ func (c Config) Render() (Files, error) {
 	w.set("SuspendRate", "0")
 	w.list("ReconfigFlags", []string{"KeepPowerSaveSettings"})
 
+	w.rest()
+
 	sets := slices.SortedFunc(slices.Values(c.Nodes), func(a, b NodeSet) int { return cmp.Compare(a.Name, b.Name) })
 	var static []string
 	for _, s := range sets {
@@ -133,16 +141,11 @@ func (c Config) Render() (Files, error) {
 		if s.Count == 0 {
 			continue
 		}
-		w.record(
-			"NodeName", rangeOf(s.Name, s.Count),
-			"Sockets", strconv.Itoa(s.CPUs),
-			"CoresPerSocket", "1",
-			"ThreadsPerCore", "1",
-			"RealMemory", strconv.Itoa(s.RealMemoryMiB),
-			"Feature", s.Name,
-			"Weight", "1",
-			"State", "CLOUD",
-		)
+		fields, err := s.fields()
+		if err != nil {
+			return nil, err
+		}
+		w.record(fields...)
 	}
 	parts := slices.SortedFunc(slices.Values(c.Partitions), func(a, b Partition) int { return cmp.Compare(a.Name, b.Name) })
 	for _, p := range parts {
@@ -165,7 +168,13 @@ func (c Config) Render() (Files, error) {
 		if len(nodes) > 0 {
 			fields = append(fields, "Nodes", strings.Join(nodes, ","))
 		}
-		w.record(append(fields, "MaxTime", "INFINITE", "State", "UP")...)
+		over := overrides(p.Settings)
+		fields = append(fields, "MaxTime", cmp.Or(over["MaxTime"], "INFINITE"), "State", "UP")
+		delete(over, "MaxTime")
+		for _, name := range slices.Sorted(maps.Keys(over)) {
+			fields = append(fields, name, over[name])
+		}
+		w.record(fields...)
 	}
 	if w.err != nil {
 		return nil, w.err
@@ -207,6 +216,83 @@ func (c Config) controllerParameters() []string {
 	return params
 }
 
+// communicationParameters switches the HTTP endpoint off unless the user
+// opts in with enable_http, which is PCS's word and not Slurm's.
+func (c Config) communicationParameters(users string) []string {
+	var params []string
+	http := false
+	for p := range strings.SplitSeq(users, ",") {
+		switch {
+		case strings.EqualFold(p, "enable_http"):
+			http = true
+		case p != "":
+			params = append(params, p)
+		}
+	}
+	if c.Version.HTTP && !http {
+		params = append(params, "disable_http")
+	}
+	return params
+}
+
+// merge adds a user's parameters to the service's; of two with one key the
+// user's stays.
+func merge(own, users []string) []string {
+	var out []string
+	key := func(p string) string { k, _, _ := strings.Cut(p, "="); return k }
+	for _, p := range own {
+		if !slices.ContainsFunc(users, func(u string) bool { return key(u) == key(p) }) {
+			out = append(out, p)
+		}
+	}
+	for _, p := range users {
+		if p != "" && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func overrides(settings []Setting) map[string]string {
+	over := map[string]string{}
+	for _, s := range settings {
+		over[s.Name] = s.Value
+	}
+	return over
+}
+
+// fields are the pairs of the set's line.
+func (s NodeSet) fields() ([]string, error) {
+	over := overrides(s.Settings)
+	sockets := s.CPUs
+	if v, ok := over["Sockets"]; ok {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 1 || s.CPUs%n != 0 {
+			return nil, fmt.Errorf("write node set %s: Sockets=%s does not divide its %d cores", s.Name, v, s.CPUs)
+		}
+		sockets = n
+	}
+	feature := s.Name
+	if v := over["Features"]; v != "" {
+		feature += "," + v
+	}
+	fields := []string{
+		"NodeName", rangeOf(s.Name, s.Count),
+		"Sockets", strconv.Itoa(sockets),
+		"CoresPerSocket", strconv.Itoa(s.CPUs / sockets),
+		"ThreadsPerCore", "1",
+		"RealMemory", cmp.Or(over["RealMemory"], strconv.Itoa(s.RealMemoryMiB)),
+		"Feature", feature,
+		"Weight", cmp.Or(over["Weight"], "1"),
+	}
+	for _, name := range []string{"CpuSpecList", "MemSpecLimit", "Parameters"} {
+		if v := over[name]; v != "" {
+			fields = append(fields, name, v)
+		}
+	}
+	return append(fields, "State", "CLOUD"), nil
+}
+
 func rangeOf(name string, count int) string {
 	if count == 1 {
 		return name + "-1"
@@ -219,15 +305,34 @@ func rangeOf(name string, count int) string {
 type writer struct {
 	buf bytes.Buffer
 	err error
+	// over has a user's values for keys; those not written yet are written
+	// by rest.
+	over map[string]string
+}
+
+// take returns a user's value and leaves it to the caller.
+func (w *writer) take(key string) string {
+	v := w.over[key]
+	delete(w.over, key)
+	return v
+}
+
+// rest writes the user's values that took the place of none.
+func (w *writer) rest() {
+	for _, key := range slices.Sorted(maps.Keys(w.over)) {
+		w.record(key, w.over[key])
+	}
+	w.over = nil
 }
 
 func (w *writer) comment(text string) { w.buf.WriteString("# " + text + "\n") }
 
-func (w *writer) set(key, value string) { w.record(key, value) }
+// set writes a key with the user's value, or with the service's.
+func (w *writer) set(key, value string) { w.record(key, cmp.Or(w.take(key), value)) }
 
 func (w *writer) list(key string, values []string) {
-	if len(values) > 0 {
-		w.record(key, strings.Join(values, ","))
+	if value := cmp.Or(w.take(key), strings.Join(values, ",")); value != "" {
+		w.record(key, value)
 	}
 }
 

@@ -37,7 +37,7 @@ func TestCLI(t *testing.T) {
 			{[]string{"connect", c.id + "/node-99", "--", "true"}, "no instance runs"},
 			{[]string{"explain", "no-such-node"}, `there is no node, instance, compute node group or cluster "no-such-node"`},
 			{[]string{"logs", "no-such-node"}, "no-such-node"},
-			{[]string{"logs", "login-1", "--file", "no-such.log"}, "there are bootstrap.log"},
+			{[]string{"logs", "login-1", "--file", "no-such.log"}, "bootstrap.log, slurmd.log"},
 			{[]string{"groups", "no-such-cluster"}, `there is no cluster "no-such-cluster"`},
 			{[]string{"queues", "no-such-cluster"}, `there is no cluster "no-such-cluster"`},
 			{[]string{"clusters", "delete", "--yes", "no-such-cluster"}, "no-such-cluster"},

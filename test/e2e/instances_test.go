@@ -31,13 +31,11 @@ func (c *cluster) runsAgain(t *testing.T, name string, lose func(instance string
 		return nil
 	})
 	t.Logf("requeued %.1f s after the loss", took.Seconds())
-	_, events := c.history(t, name)
-	must(t, len(since(events, began, "down")) == 1, "the node was not set down: %v", events)
 	c.waitJob(t, id, 90*time.Second, "running again", running)
 	t.Logf("running again %.1f s after the loss", time.Since(began).Seconds())
 	fresh = c.instance(t, name)
 	must(t, fresh.ID != lost.ID, "the job runs again on the lost instance %s", lost.ID)
-	_, events = c.history(t, name)
+	_, events := c.history(t, name)
 	must(t, len(since(events, began, "assigned")) == 1, "launched not once since the loss: %v", events)
 	return lost, fresh
 }
@@ -69,41 +67,50 @@ func TestTerminateInstances(t *testing.T) {
 	must(t, strings.Contains(r.out, "slurmd is started"), "bootstrap.log was not kept: %s", r)
 }
 
-// TestRebootInPlace: a node that reboots is the same instance after it, with
-// its disk, and takes jobs again: by EC2 and by Slurm.
+// TestRebootInPlace: a node that Slurm reboots is the same instance after it,
+// with its disk, and takes jobs again.
 func TestRebootInPlace(t *testing.T) {
 	c := shared(t)
 	c.powerUp(t, "queue-1", "node-1")
 	before := c.instance(t, "node-1")
 	succeed(t, c.connect("node-1", "sh", "-c", "echo disk >/var/tmp/e2e-reboot; echo home >/home/ubuntu/e2e-reboot"))
-	for _, kind := range []struct {
-		name   string
-		reboot func()
-	}{
-		{"reboot-instances", func() { aws(t, "ec2", "reboot-instances", "--instance-ids", before.ID) }},
-		{"scontrol_reboot", func() { succeed(t, c.login("scontrol", "reboot", "ASAP", "nextstate=RESUME", "node-1")) }},
-	} {
-		boot := bootOf(t, c, "node-1")
-		began := time.Now()
-		kind.reboot()
-		eventually(t, 30*time.Second, "node-1 boots anew by "+kind.name, func() error {
-			r := c.connect("node-1", "cat", "/proc/1/stat")
-			if r.code != 0 || field(r.out, 21) == boot {
-				return fmt.Errorf("it still has the former boot: %s", r)
-			}
-			return nil
-		})
-		c.waitNode(t, "node-1", 30*time.Second, "up after "+kind.name, func(n node) bool {
-			return n.up() && !n.is("REBOOT_ISSUED") && !n.is("REBOOT_REQUESTED")
-		})
-		t.Logf("%s: back after %.1f s", kind.name, time.Since(began).Seconds())
-		r := succeed(t, c.login("srun", "--chdir=/", "-p", "queue-1", "-w", "node-1", "sh", "-c", "cat /var/tmp/e2e-reboot /home/ubuntu/e2e-reboot; hostname"))
-		matches(t, "the rebooted node", r.out, `^disk\nhome\n`+hostName+`\n$`)
-		after := c.instance(t, "node-1")
-		must(t, after.ID == before.ID && after.Address == before.Address, "another instance after %s: %v, before %v", kind.name, after, before)
-	}
-	n, err := c.node("node-1")
-	must(t, err == nil && n.reason == "", "a reason stays on the node: %+v %v", n, err)
+	c.reboot(t, "node-1")
+	r := succeed(t, c.login("srun", "--chdir=/", "-p", "queue-1", "-w", "node-1", "sh", "-c", "cat /var/tmp/e2e-reboot /home/ubuntu/e2e-reboot; hostname"))
+	matches(t, "the rebooted node", r.out, `^disk\nhome\n`+hostName+`\n$`)
+	after := c.instance(t, "node-1")
+	must(t, after.ID == before.ID && after.Address == before.Address, "another instance after the reboot: %v, before %v", after, before)
+	state := aws(t, "ec2", "describe-instances", "--instance-ids", before.ID, "--query", "Reservations[].Instances[].State.Name", "--output", "text")
+	must(t, state == "running", "describe-instances shows the rebooted instance %s", state)
+}
+
+// reboot reboots a node by Slurm and waits until it is up again.
+func (c *cluster) reboot(t *testing.T, name string) {
+	t.Helper()
+	boot := bootOf(t, c, name)
+	began := time.Now()
+	succeed(t, c.login("scontrol", "reboot", "ASAP", "nextstate=RESUME", name))
+	eventually(t, 30*time.Second, name+" boots anew", func() error {
+		if r := c.connect(name, "cat", "/proc/1/stat"); r.code != 0 || field(r.out, 21) == boot {
+			return fmt.Errorf("it still has the former boot: %s", r)
+		}
+		return nil
+	})
+	c.waitNode(t, name, 30*time.Second, "up after its reboot", func(n node) bool {
+		return n.up() && !n.is("REBOOT_ISSUED") && !n.is("REBOOT_REQUESTED")
+	})
+	t.Logf("%s is back %.1f s after scontrol reboot", name, time.Since(began).Seconds())
+}
+
+// TestRebootOutsideSlurm: what ran on a node that reboots behind Slurm's
+// back is lost, so Slurm runs it again, and as on PCS a fresh instance takes
+// the place.
+func TestRebootOutsideSlurm(t *testing.T) {
+	c := shared(t)
+	lost, _ := c.runsAgain(t, "node-3", func(instance string) {
+		aws(t, "ec2", "reboot-instances", "--instance-ids", instance)
+	})
+	r := succeed(t, openpcs("explain", c.id+"/node-3"))
+	must(t, strings.Contains(r.out, "unexpectedly rebooted"), "the replacement of %s is not explained: %s", lost.ID, r)
 }
 
 // bootOf tells one boot of a node from the next: when its init started.

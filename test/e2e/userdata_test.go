@@ -3,10 +3,8 @@
 package e2e
 
 import (
-	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 // mark is a part of user data that writes down that it ran, and what was
@@ -39,20 +37,8 @@ func TestUserData(t *testing.T) {
 		matches(t, "bootstrap.log", log.out, `(?m)user-data: said by `+name+`$`)
 	}
 
-	boot := bootOf(t, c, "userdata-1")
-	succeed(t, c.connect("userdata-1", "systemctl", "--no-block", "reboot"))
+	c.reboot(t, "userdata-1")
 	const second = first + "hook-1 key=yes slurmd=no\nhook-2 key=yes slurmd=no\n"
-	eventually(t, 30*time.Second, "the boothooks run at the second boot, and nothing else", func() error {
-		if r := c.connect("userdata-1", "cat", "/proc/1/stat"); r.code != 0 || field(r.out, 21) == boot {
-			return fmt.Errorf("it has not rebooted: %s", r)
-		}
-		r := c.connect("userdata-1", "cat", "/var/tmp/e2e-marks")
-		if r.out != second {
-			return fmt.Errorf("so far ran:\n%s", r.out)
-		}
-		return nil
-	})
-	c.waitNode(t, "userdata-1", 30*time.Second, "up after the reboot", node.up)
 	succeed(t, c.login("srun", "--chdir=/", "-p", "userdata", "true"))
 	r = succeed(t, c.connect("userdata-1", "cat", "/var/tmp/e2e-marks"))
 	must(t, r.out == second, "after the second boot ran:\n%swant:\n%s", r.out, second)

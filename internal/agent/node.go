@@ -70,6 +70,10 @@ type node struct {
 // registration, the user's scripts, slurmd. A failure is reported to the
 // control plane, with the log, before the instance shuts itself down.
 func RunNode(ctx context.Context) error {
+	return oneAtATime(func() error { return bootstrap(ctx) })
+}
+
+func bootstrap(ctx context.Context) error {
 	n := &node{began: time.Now(), times: map[string]int64{}}
 	var err error
 	if n.log, err = openLog(); err != nil {

@@ -116,7 +116,7 @@ func (a *App) nodeSentences(tx *store.Tx, c fleet.Cluster, name string) []string
 		out = append(out, "Its last failure: "+n.LastFailure+".")
 	}
 	if n.NotBefore.After(time.Now()) {
-		out = append(out, fmt.Sprintf("After %d failures in a row the next launch is not before %s.", n.Attempts, n.NotBefore.Format(time.RFC3339)))
+		out = append(out, fmt.Sprintf("The next launch is not before %s (failures in a row: %d).", n.NotBefore.Format(time.RFC3339), n.Attempts))
 	}
 	return out
 }

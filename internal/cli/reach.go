@@ -89,7 +89,8 @@ func (s *shell) envCommand() *cobra.Command {
 }
 
 func (s *shell) connectCommand() *cobra.Command {
-	return &cobra.Command{
+	var noInput bool
+	c := &cobra.Command{
 		Use: "connect NODE|INSTANCE [-- COMMAND...]", Short: "Open root's shell on an instance, or run a command there",
 		Example: "  openpcs connect login-1\n  openpcs connect login-1 -- sinfo",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -107,7 +108,10 @@ func (s *shell) connectCommand() *cobra.Command {
 			// Signals reach the child through the terminal; it ends by itself.
 			child := exec.Command(sh.Command[0], sh.Command[1:]...)
 			child.Env = append(os.Environ(), sh.Env...)
-			child.Stdin, child.Stdout, child.Stderr = os.Stdin, s.out, os.Stderr
+			child.Stdout, child.Stderr = s.out, os.Stderr
+			if !noInput {
+				child.Stdin = os.Stdin
+			}
 			err = child.Run()
 			var exit *exec.ExitError
 			if errors.As(err, &exit) {
@@ -116,6 +120,8 @@ func (s *shell) connectCommand() *cobra.Command {
 			return err
 		},
 	}
+	c.Flags().BoolVarP(&noInput, "no-stdin", "n", false, "do not read standard input, as in a loop over lines")
+	return c
 }
 
 func (s *shell) logsCommand() *cobra.Command {

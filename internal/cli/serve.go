@@ -48,6 +48,12 @@ func (s *shell) serveCommand() *cobra.Command {
 func (s *shell) agentCommand() *cobra.Command {
 	c := &cobra.Command{Use: "agent", Short: "What openpcs runs inside instances", Hidden: true}
 	parent(c)
+	for _, stage := range agent.Stages {
+		c.AddCommand(&cobra.Command{
+			Use: stage, Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error { return agent.RunStage(cmd.Context(), stage) },
+		})
+	}
 	c.AddCommand(
 		&cobra.Command{
 			Use: "run", Args: cobra.NoArgs,

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -87,6 +88,15 @@ func TestRebootInPlace(t *testing.T) {
 func (c *cluster) reboot(t *testing.T, name string) {
 	t.Helper()
 	boot := bootOf(t, c, name)
+	// Slurm counts in whole seconds: a reboot within the second of the former
+	// boot would leave the node in REBOOT_ISSUED.
+	eventually(t, 10*time.Second, "the former boot is a while ago", func() error {
+		r := c.controller("scontrol --oneliner show node " + name + " | grep -o 'SlurmdStartTime=[^ ]*'; date +SlurmdStartTime=%FT%T")
+		if all := lines(r.out); len(all) != 2 || all[0] == all[1] {
+			return errors.New(r.String())
+		}
+		return nil
+	})
 	began := time.Now()
 	succeed(t, c.login("scontrol", "reboot", "ASAP", "nextstate=RESUME", name))
 	eventually(t, 30*time.Second, name+" boots anew", func() error {

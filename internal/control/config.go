@@ -177,7 +177,7 @@ func (c *Control) configure(ctx context.Context, l *loop) error {
 	}
 	files, err := c.render(cl, stay.groups, stay.queues)
 	if err != nil {
-		return c.refuse(ctx, cl, stay, err.Error())
+		return c.refuse(ctx, cl, stay, "What is wrong: "+err.Error())
 	}
 	hash := hashFiles(files)
 	pending := stay.cluster || len(leaving.groups)+len(leaving.queues) > 0 ||
@@ -195,7 +195,7 @@ func (c *Control) configure(ctx context.Context, l *loop) error {
 		return err
 	}
 	if refusal != "" {
-		return c.refuse(ctx, cl, stay, refusal)
+		return c.refuse(ctx, cl, stay, "Slurm says: "+refusal)
 	}
 	nodes, err := ctld.Nodes(ctx)
 	if err != nil {
@@ -296,7 +296,7 @@ func (c *Control) refuse(ctx context.Context, cl fleet.Cluster, stay changing, w
 	info := func(s fleet.Status, kind string) []fleet.ErrorInfo {
 		return []fleet.ErrorInfo{{
 			Code:    "SLURM_CONFIGURATION_REFUSED",
-			Message: verb[s] + kind + " failed. The Slurm custom settings of the cluster might be incompatible. Check the settings and try again. Slurm says: " + why,
+			Message: verb[s] + kind + " failed. The Slurm custom settings of the cluster might be incompatible. Check the settings and try again. " + why,
 		}}
 	}
 	return c.Store.Update(ctx, func(tx *store.Tx) error {

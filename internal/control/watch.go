@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/openpcs/openpcs/internal/compute"
@@ -131,7 +132,7 @@ func (c *Control) sweep(ctx context.Context) (again bool, err error) {
 		have[i.ID] = i.State
 	}
 	c.mu.Lock()
-	c.present = have
+	c.present = maps.Clone(have)
 	for id := range c.suspects {
 		if have[id] != compute.Stopped { // up again, or gone
 			delete(c.suspects, id)

@@ -135,11 +135,12 @@ func (c *check) tagKey(field, k string) {
 // settings checks custom settings of a level.
 func (c *check) settings(field string, level slurm.Level, release string, in []Setting) []slurm.Setting {
 	given := make([]slurm.Setting, len(in))
+	before := len(c.fields)
 	for i, s := range in {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		given[i] = slurm.Setting{Name: c.need(at+".parameterName", s.ParameterName), Value: c.need(at+".parameterValue", s.ParameterValue)}
 	}
-	if len(c.fields) > 0 {
+	if len(c.fields) > before {
 		return nil
 	}
 	out, wrong := slurm.CheckSettings(level, release, false, given)

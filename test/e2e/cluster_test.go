@@ -32,6 +32,7 @@ const createLimit = 60 * time.Second
 // cluster is a cluster under test with its names and ids.
 type cluster struct {
 	name, id string
+	entry    string            // the login node
 	groups   map[string]string // ids by name
 }
 
@@ -92,7 +93,7 @@ func createTemplate(t *testing.T, name, image, userData string) (id string) {
 func createCluster(t *testing.T, name string, idleSeconds int) *cluster {
 	t.Helper()
 	n := findNetwork(t)
-	c := &cluster{name: name, groups: map[string]string{}}
+	c := &cluster{name: name, entry: "front-1", groups: map[string]string{}}
 	c.id = aws(t, "pcs", "create-cluster", "--cluster-name", name, "--scheduler", "type=SLURM,version="+version, "--size", "SMALL",
 		"--networking", "subnetIds="+n.subnet+",securityGroupIds="+n.securityGroup,
 		"--slurm-configuration", "scaleDownIdleTimeInSeconds="+strconv.Itoa(idleSeconds), "--query", "cluster.id", "--output", "text")
@@ -166,7 +167,7 @@ var sharedCluster struct {
 // that needs a node off powers it down.
 const sharedIdle = 600
 
-// shared returns the cluster that most tests use: login nodes, four nodes in
+// shared returns the cluster that most tests use: a login node, four nodes in
 // queue-1, and three whose boot takes longer than any test in slow.
 func shared(t *testing.T) *cluster {
 	t.Helper()
@@ -178,7 +179,7 @@ func shared(t *testing.T) *cluster {
 	}
 	sharedCluster.broken = true
 	c := createCluster(t, "shared", sharedIdle)
-	c.add(t, group{name: "login", min: 1, max: 1})
+	c.add(t, group{name: "front", min: 1, max: 1})
 	c.add(t, group{name: "node", max: 4, queue: "queue-1"})
 	c.add(t, group{name: "slow", max: 3, queue: "slow", userData: mime(boothook, "#!/bin/sh\nsleep 600\n")})
 	c.waitLogin(t)
@@ -193,8 +194,8 @@ func (c *cluster) waitLogin(t *testing.T) {
 		if r := c.login("sinfo"); r.code != 0 {
 			return errors.New(r.String())
 		}
-		if n, err := c.node("login-1"); err != nil || !n.up() {
-			return fmt.Errorf("login-1 is %+v %v", n, err)
+		if n, err := c.node(c.entry); err != nil || !n.up() {
+			return fmt.Errorf("%s is %+v %v", c.entry, n, err)
 		}
 		return nil
 	})
@@ -209,7 +210,7 @@ func (c *cluster) connect(node string, argv ...string) result {
 }
 
 // login runs a command as root on the login node.
-func (c *cluster) login(argv ...string) result { return c.connect("login-1", argv...) }
+func (c *cluster) login(argv ...string) result { return c.connect(c.entry, argv...) }
 
 // user runs a shell script as the user ubuntu, in its home, on the login
 // node.

@@ -28,7 +28,7 @@ func TestC10_NoConfigHashMismatch(t *testing.T) {
 		"slurmctld.log":         c.controller("cat /var/log/slurm/slurmctld.log"),
 		"slurmd.log of node-1":  c.connect("node-1", "cat", "/var/log/slurm/slurmd.log"),
 		"slurmd.log of node-2":  c.connect("node-2", "cat", "/var/log/slurm/slurmd.log"),
-		"slurmd.log of login-1": c.connect("login-1", "cat", "/var/log/slurm/slurmd.log"),
+		"slurmd.log of front-1": c.connect("front-1", "cat", "/var/log/slurm/slurmd.log"),
 	}
 	for what, r := range logs {
 		succeed(t, r)

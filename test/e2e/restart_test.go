@@ -15,7 +15,7 @@ func TestServerKilled(t *testing.T) {
 	c.powerUp(t, "queue-1", "node-1")
 	c.powerDown(t, "node-2", "node-3")
 	before := c.instance(t, "node-1")
-	login := c.instance(t, "login-1")
+	login := c.instance(t, "front-1")
 	began := time.Now()
 	first := c.submit(t, "queue-1", "sleep 20; hostname", "--nodelist=node-1")
 	c.waitJob(t, first, 15*time.Second, "running", running)
@@ -57,7 +57,7 @@ func TestServerKilled(t *testing.T) {
 	j, err := c.job(first)
 	must(t, err == nil && j.restarts == 0, "the job was restarted: %+v %v", j, err)
 	must(t, c.instance(t, "node-1").ID == before.ID, "node-1 has another instance")
-	must(t, c.instance(t, "login-1").ID == login.ID, "login-1 has another instance")
+	must(t, c.instance(t, "front-1").ID == login.ID, "front-1 has another instance")
 	must(t, aws(t, "pcs", "get-cluster", "--cluster-identifier", c.id, "--query", "cluster.status", "--output", "text") == "ACTIVE", "the cluster is not ACTIVE")
 }
 
@@ -65,7 +65,7 @@ func TestServerKilled(t *testing.T) {
 // node, and starts the control plane again.
 func (c *cluster) killed(t *testing.T, meanwhile func(login func(argv ...string) result)) {
 	t.Helper()
-	login := c.instance(t, "login-1").ID
+	login := c.instance(t, "front-1").ID
 	if err := serving.kill(); err != nil {
 		fail(t, "kill: %v", err)
 	}

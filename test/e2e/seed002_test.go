@@ -31,7 +31,7 @@ type seed struct {
 // TestSeed002 does the article "login and compute nodes up to automatic
 // scaling" from start to end, with its commands.
 func TestSeed002(t *testing.T) {
-	s := &seed{cluster: &cluster{name: "seed002", groups: map[string]string{}}}
+	s := &seed{cluster: &cluster{name: "seed002", entry: "login-1", groups: map[string]string{}}}
 	steps := []struct {
 		name string
 		do   func(*testing.T)

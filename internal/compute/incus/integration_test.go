@@ -380,7 +380,9 @@ func (l *lab) testEnds(t *testing.T) {
 				t.Errorf("state is %q", got)
 			}
 			b, err := l.Console(t.Context(), spec.ID)
-			if err != nil || !bytes.Contains(b, []byte("boot 1")) {
+			// The engine keeps the console in memory while an instance runs; what
+			// was not read by then can be lost with an init that is killed.
+			if lost := name == "crash" && len(b) == 0; err != nil || (!lost && !bytes.Contains(b, []byte("boot 1"))) {
 				t.Errorf("console of a stopped instance: %q, %v", b, err)
 			}
 			b, err = l.ReadFile(t.Context(), spec.ID, "/boots")

@@ -31,13 +31,17 @@ type cause struct{ reason, mark string }
 // nodes.
 type orders struct {
 	states map[string][]string // new state to nodes
+	why    map[string]string   // of nodes
 	down   map[cause][]string
 }
 
 // perform starts the effects of a pass.
 func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
-	todo := orders{states: map[string][]string{}, down: map[cause][]string{}}
-	order := func(state, node string) { todo.states[state] = append(todo.states[state], node) }
+	todo := orders{states: map[string][]string{}, why: map[string]string{}, down: map[cause][]string{}}
+	order := func(state string, a fleet.Action) {
+		todo.states[state] = append(todo.states[state], a.Node)
+		todo.why[a.Node] = a.Reason
+	}
 	for _, a := range effects {
 		switch a.Kind {
 		case fleet.Start:
@@ -46,14 +50,14 @@ func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 			c.once(cl.ID, "instance/"+a.Instance, func(ctx context.Context) error { return c.stop(ctx, a.Instance) })
 		case fleet.PowerUp:
 			if l.askedPowerUp(a.Node) {
-				order("POWER_UP", a.Node)
+				order("POWER_UP", a)
 			}
 		case fleet.PowerDown:
-			order("POWER_DOWN", a.Node)
+			order("POWER_DOWN", a)
 		case fleet.Replace:
-			order("POWER_DOWN_ASAP", a.Node)
+			order("POWER_DOWN_ASAP", a)
 		case fleet.Recover:
-			order("RESUME", a.Node)
+			order("RESUME", a)
 		case fleet.SetDown:
 			why := cause{a.Reason, a.Down}
 			todo.down[why] = append(todo.down[why], a.Node)
@@ -78,8 +82,8 @@ func (c *Control) command(ctx context.Context, l *loop, ctld Slurmctld, todo ord
 	for state, nodes := range todo.states {
 		err := scontrol(ctx, ctld, "update", "NodeName="+slurm.Compress(nodes), "State="+state)
 		errs = append(errs, err)
-		if err == nil && state == "RESUME" {
-			errs = append(errs, c.recovered(ctx, l, nodes))
+		if err == nil {
+			errs = append(errs, c.ordered(ctx, l, state, nodes, todo.why))
 		}
 	}
 	nodes, err := ctld.Nodes(ctx)
@@ -150,11 +154,20 @@ func (c *Control) setDown(ctx context.Context, l *loop, ctld Slurmctld, nodes []
 	})
 }
 
-// recovered records nodes that were made idle~ again.
-func (c *Control) recovered(ctx context.Context, l *loop, nodes []string) error {
+// orderEvents is how orders are told in a node's history.
+var orderEvents = map[string]string{
+	"POWER_UP": "power-up", "POWER_DOWN": "power-down", "POWER_DOWN_ASAP": "replace", "RESUME": "recovered",
+}
+
+// ordered records what slurmctld was told.
+func (c *Control) ordered(ctx context.Context, l *loop, state string, nodes []string, why map[string]string) error {
 	return c.Store.Update(ctx, func(tx *store.Tx) error {
 		for _, name := range nodes {
-			if err := event(tx, time.Now().UTC(), l.id, "node/"+name, "recovered", nil); err != nil {
+			detail := map[string]any{}
+			if why[name] != "" {
+				detail["reason"] = why[name]
+			}
+			if err := event(tx, time.Now().UTC(), l.id, "node/"+name, orderEvents[state], detail); err != nil {
 				return err
 			}
 		}

@@ -125,6 +125,9 @@ func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error
 	if err == nil {
 		if h.Kind == "resume" {
 			c.resumed.announce(clusterID, names)
+			if l := c.loop(clusterID); l != nil {
+				l.forgetPowerUp(names) // it was asked for and came
+			}
 		}
 		c.Wake(clusterID)
 	}

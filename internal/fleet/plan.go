@@ -227,7 +227,7 @@ func (p *planner) node(g Group, index int) {
 		// Slurm answers with its ResumeProgram, which makes the node wanted: a
 		// slurmd that registers before Slurm expects it would leave the node
 		// powering up for ever.
-		p.do(Action{Kind: PowerUp, GroupID: g.ID, Node: name})
+		p.do(Action{Kind: PowerUp, GroupID: g.ID, Node: name, Reason: "the group's minimum"})
 	}
 }
 

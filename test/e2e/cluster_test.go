@@ -151,12 +151,6 @@ func (c *cluster) addQueue(t *testing.T, name, group string) {
 		"--compute-node-group-configurations", "computeNodeGroupId="+c.groups[group])
 }
 
-// remove deletes the cluster with all that it has.
-func (c *cluster) remove(t *testing.T) {
-	t.Helper()
-	succeed(t, openpcs("clusters", "delete", "--force", "--yes", c.id))
-}
-
 // sharedCluster is the cluster that most tests use.
 var sharedCluster struct {
 	*cluster

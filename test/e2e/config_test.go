@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -40,10 +41,17 @@ func TestC10_NoConfigHashMismatch(t *testing.T) {
 }
 
 // TestC14_NewQueueVisibleWithin5s: a new queue is there for users without
-// anybody restarting anything (trinity #502), even while nodes come up.
+// anybody restarting anything (trinity #502), even while one node comes up
+// and another does not come up for long.
 func TestC14_NewQueueVisibleWithin5s(t *testing.T) {
 	c := shared(t)
 	c.powerDown(t, "node-4")
+	stuck := c.submit(t, "slow", "hostname", "--nodelist=slow-1")
+	defer func() {
+		c.controller("scancel " + stuck)
+		c.powerDown(t, "slow-1")
+	}()
+	c.waitNode(t, "slow-1", 15*time.Second, "powering up", func(n node) bool { return n.is("POWERING_UP") })
 	id := c.submit(t, "queue-1", "hostname", "--nodelist=node-4")
 	c.addQueue(t, "c14", "node")
 	defer c.deleteQueue(t, "c14")
@@ -55,9 +63,50 @@ func TestC14_NewQueueVisibleWithin5s(t *testing.T) {
 		return nil
 	})
 	t.Logf("visible %.1f s after the answer of create-queue", took.Seconds())
+	// What slurmctld does on its own after a reconfigure must not block it:
+	// an address that it cannot find, say.
+	for began := time.Now(); time.Since(began) < 4*time.Second; {
+		r := succeed(t, c.login("sinfo"))
+		must(t, r.took < 2*time.Second, "sinfo took too long after a new queue: %s", r)
+	}
 	r := succeed(t, c.login("srun", "--chdir=/", "-p", "c14", "-w", "node-4", "hostname"))
 	matches(t, "srun in the new queue", r.line(), `^`+hostName+`$`)
 	c.output(t, id, 60*time.Second)
+}
+
+// TestUpdateGroup: a group grows and shrinks under a running job, and nodes
+// old and new run one job together (ParallelCluster #5538).
+func TestUpdateGroup(t *testing.T) {
+	c := shared(t)
+	resize := func(high int) {
+		t.Helper()
+		aws(t, "pcs", "update-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-identifier", "node",
+			"--scaling-configuration", fmt.Sprintf("minInstanceCount=0,maxInstanceCount=%d", high))
+		c.active(t, "node", "groups", c.id)
+	}
+	c.powerUp(t, "queue-1", "node-1")
+	before := c.instance(t, "node-1")
+	id := c.submit(t, "queue-1", "while [ ! -e e2e-update ]; do sleep 0.2; done; hostname", "--nodelist=node-1", "--oversubscribe", "--no-requeue")
+	defer c.user("touch e2e-update")
+	c.waitJob(t, id, 15*time.Second, "running", running)
+	resize(6)
+	r := succeed(t, c.login("srun", "--chdir=/", "-p", "queue-1", "-N5", "-w", "node-[2-6]", "hostname"))
+	must(t, len(lines(r.out)) == 5, "srun over nodes old and new: %s", r)
+	resize(4)
+	for _, name := range []string{"node-5", "node-6"} {
+		eventually(t, 20*time.Second, "the instance of "+name+" is gone", func() error {
+			if live, _ := c.instances(t, name); len(live) > 0 {
+				return fmt.Errorf("there is %v", live)
+			}
+			return nil
+		})
+	}
+	r = succeed(t, c.login("sinfo", "--noheader", "--Node", "--partition=queue-1", "--format=%N"))
+	must(t, strings.Join(lines(r.out), " ") == "node-1 node-2 node-3 node-4", "Slurm has other nodes: %s", r)
+	succeed(t, c.user("touch e2e-update"))
+	out := c.output(t, id, 20*time.Second)
+	matches(t, "the job that ran through it all", out, `^`+hostName+`$`)
+	must(t, c.instance(t, "node-1").ID == before.ID, "node-1 has another instance")
 }
 
 // deleteQueue deletes a queue and waits until it is gone.

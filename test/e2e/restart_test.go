@@ -3,7 +3,10 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -28,7 +31,7 @@ func TestServerKilled(t *testing.T) {
 			}
 			return nil
 		})
-		c.killed(t, func(func(...string) result) {})
+		c.killed(t, nil)
 		c.output(t, second, time.Minute)
 		c.launchedOnce(t, "node-2", began)
 	})
@@ -61,6 +64,91 @@ func TestServerKilled(t *testing.T) {
 	must(t, aws(t, "pcs", "get-cluster", "--cluster-identifier", c.id, "--query", "cluster.status", "--output", "text") == "ACTIVE", "the cluster is not ACTIVE")
 }
 
+// TestServerKilledAtEachStep kills the control plane as soon as it recorded
+// a step of a node's life; whatever it was about to do is done, and once.
+func TestServerKilledAtEachStep(t *testing.T) {
+	c := shared(t)
+	for _, step := range []string{"expect", "assigned", "launched", "registered", "ready"} {
+		t.Run("up_"+step, func(t *testing.T) {
+			c.powerDown(t, "node-2", "node-3", "node-4")
+			began := time.Now()
+			id := c.submit(t, "queue-1", "srun hostname", "--nodelist=node-[2-4]", "--nodes=3")
+			c.seen(t, "node-3", began, step)
+			c.killed(t, nil)
+			out := c.output(t, id, time.Minute)
+			must(t, len(lines(out)) == 3, "the job's output: %s", out)
+			for _, name := range []string{"node-2", "node-3", "node-4"} {
+				c.launchedOnce(t, name, began)
+			}
+		})
+	}
+	for _, step := range []string{"suspend", "retired", "terminated"} {
+		t.Run("down_"+step, func(t *testing.T) {
+			c.powerUp(t, "queue-1", "node-2", "node-3", "node-4")
+			began := time.Now()
+			succeed(t, c.controller("scontrol update nodename='node-[2-4]' state=power_down"))
+			c.seen(t, "node-3", began, step)
+			c.killed(t, nil)
+			c.powerDown(t, "node-2", "node-3", "node-4")
+			c.onlyKnown(t)
+		})
+	}
+}
+
+// seen waits until a step is in the node's history, as closely as it can.
+func (c *cluster) seen(t *testing.T, name string, from time.Time, kind string) {
+	t.Helper()
+	err := pollEvery(5*time.Millisecond, 20*time.Second, func() error {
+		_, events := c.history(t, name)
+		if len(since(events, from, kind)) == 0 {
+			return fmt.Errorf("so far %v", events)
+		}
+		return nil
+	})
+	must(t, err == nil, "%s of %s: %v", kind, name, err)
+}
+
+// TestControllerLost: neither a crash of slurmctld nor the loss of its
+// instance costs a job.
+func TestControllerLost(t *testing.T) {
+	c := shared(t)
+	c.powerUp(t, "queue-1", "node-1")
+	before := c.instance(t, "node-1")
+	succeed(t, c.user("rm -f e2e-controller"))
+	id := c.submit(t, "queue-1", "while [ ! -e e2e-controller ]; do sleep 0.2; done; hostname", "--nodelist=node-1", "--no-requeue")
+	defer c.user("touch e2e-controller")
+	c.waitJob(t, id, 15*time.Second, "running", running)
+	answers := func(what string) {
+		t.Helper()
+		took := eventually(t, 30*time.Second, "slurmctld answers after "+what, func() error {
+			if r := c.login("squeue", "--noheader", "--jobs="+id, "--format=%T"); r.line() != "RUNNING" {
+				return errors.New(r.String())
+			}
+			return nil
+		})
+		t.Logf("answers again %.1f s after %s", took.Seconds(), what)
+	}
+	succeed(t, c.controller("kill -KILL $(pidof slurmctld)"))
+	answers("kill -9 of slurmctld")
+	controller := "ctl-" + strings.TrimPrefix(c.id, "pcs_")
+	succeed(t, incus("delete", "--force", "--project", project, controller))
+	eventually(t, 30*time.Second, "the controller is made anew", func() error {
+		if r := c.controller("true"); r.code != 0 {
+			return errors.New(r.String())
+		}
+		return nil
+	})
+	answers("the loss of the controller")
+	succeed(t, c.user("touch e2e-controller"))
+	out := c.output(t, id, time.Minute)
+	matches(t, "the job that ran through it all", out, `^`+hostName+`$`)
+	must(t, c.instance(t, "node-1").ID == before.ID, "node-1 has another instance")
+	// Nodes come up with the new controller, and are suspended by it.
+	c.powerDown(t, "node-2")
+	c.powerUp(t, "queue-1", "node-1", "node-2")
+	c.powerDown(t, "node-2")
+}
+
 // killed kills the control plane, calls meanwhile with a way to the login
 // node, and starts the control plane again.
 func (c *cluster) killed(t *testing.T, meanwhile func(login func(argv ...string) result)) {
@@ -70,9 +158,11 @@ func (c *cluster) killed(t *testing.T, meanwhile func(login func(argv ...string)
 		fail(t, "kill: %v", err)
 	}
 	// openpcs connect has nobody to ask now.
-	meanwhile(func(argv ...string) result {
-		return incus(append([]string{"exec", "--project", project, "--cwd", "/", login, "--"}, argv...)...)
-	})
+	if meanwhile != nil {
+		meanwhile(func(argv ...string) result {
+			return incus(append([]string{"exec", "--project", project, "--cwd", "/", login, "--"}, argv...)...)
+		})
+	}
 	began := time.Now()
 	if err := serve(); err != nil {
 		fail(t, "start again: %v", err)
@@ -86,6 +176,13 @@ func (c *cluster) launchedOnce(t *testing.T, name string, from time.Time) {
 	live := c.instance(t, name)
 	_, events := c.history(t, name)
 	must(t, len(since(events, from, "assigned")) == 1, "%s was not assigned an instance once: %v", name, events)
+	must(t, slices.Contains(c.onlyKnown(t), live.ID), "Incus does not have %s of %s", live.ID, name)
+}
+
+// onlyKnown checks that Incus has no instance that openpcs does not list as
+// live, and returns those it has.
+func (c *cluster) onlyKnown(t *testing.T) []string {
+	t.Helper()
 	r := succeed(t, incus("list", "--project", project, "--format", "csv", "--columns", "n"))
 	known, err := rows[instanceRow]("instances")
 	if err != nil {
@@ -97,8 +194,8 @@ func (c *cluster) launchedOnce(t *testing.T, name string, from time.Time) {
 			ids[i.ID] = true
 		}
 	}
-	must(t, ids[live.ID], "%s is not listed", live.ID)
 	for _, id := range lines(r.out) {
 		must(t, ids[id], "Incus has %s, which openpcs does not know:\n%s", id, r.out)
 	}
+	return lines(r.out)
 }

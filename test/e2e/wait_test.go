@@ -18,7 +18,9 @@ const pollPause = 150 * time.Millisecond
 type final struct{ error }
 
 // poll calls f until it returns nil; its last error says what was missing.
-func poll(limit time.Duration, f func() error) error {
+func poll(limit time.Duration, f func() error) error { return pollEvery(pollPause, limit, f) }
+
+func pollEvery(pause, limit time.Duration, f func() error) error {
 	deadline := time.Now().Add(limit)
 	for {
 		err := f()
@@ -31,7 +33,7 @@ func poll(limit time.Duration, f func() error) error {
 		case time.Now().After(deadline):
 			return fmt.Errorf("not within %s: %w", limit, err)
 		}
-		time.Sleep(pollPause)
+		time.Sleep(pause)
 	}
 }
 

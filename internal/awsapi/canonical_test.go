@@ -143,7 +143,7 @@ func TestXML(t *testing.T) {
 	}
 }
 
-func noop(context.Context, *Request, *struct{}) (*struct{}, error) { return nil, nil } //nolint:nilnil // never called
+func noop(context.Context, *Request, *struct{}) (*struct{}, error) { return nil, nil } // never called
 
 // TestTablesAreChecked keeps mistakes in tables from reaching users.
 func TestTablesAreChecked(t *testing.T) {

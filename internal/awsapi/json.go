@@ -47,7 +47,7 @@ func answer[O any](out *O, err error) (any, error) {
 		return nil, err
 	}
 	if out == nil {
-		return nil, nil //nolint:nilnil // an empty answer is one
+		return nil, nil // an empty answer is one
 	}
 	return out, nil
 }
@@ -66,7 +66,7 @@ func DecodeJSON(body []byte, v any, strict bool) error {
 	if err := dec.Decode(&doc); err != nil {
 		return &Fault{Kind: FaultCannotParse, Message: "The request body is not valid JSON: " + err.Error()}
 	}
-	if _, err := dec.Token(); err != io.EOF { //nolint:errorlint // Token returns it bare
+	if _, err := dec.Token(); err != io.EOF { // Token returns it bare
 		return &Fault{Kind: FaultCannotParse, Message: "The request body is not valid JSON: there is more after the object"}
 	}
 	if _, ok := doc.(map[string]any); !ok {

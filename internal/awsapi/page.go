@@ -62,7 +62,7 @@ func (r *Request) binding(args any) []byte {
 // PageToken seals a cursor for the next call of the same operation with the
 // same args.
 func (r *Request) PageToken(args any, cursor string) string {
-	plain := binary.BigEndian.AppendUint64(nil, uint64(r.Now.Unix())) //nolint:gosec // the bits come back the same
+	plain := binary.BigEndian.AppendUint64(nil, uint64(r.Now.Unix())) // the bits come back the same
 	plain = append(plain, cursor...)
 	return base64.RawURLEncoding.EncodeToString(r.pages().aead.Seal(nil, nil, plain, r.binding(args)))
 }
@@ -77,7 +77,7 @@ func (r *Request) PageCursor(args any, token string) (string, error) {
 	if err != nil || len(plain) < 8 {
 		return "", badToken("is not valid, or belongs to a call with other arguments")
 	}
-	made := time.Unix(int64(binary.BigEndian.Uint64(plain)), 0) //nolint:gosec // as above
+	made := time.Unix(int64(binary.BigEndian.Uint64(plain)), 0) // as above
 	if r.Now.Sub(made) > pageLife {
 		return "", badToken("has expired: tokens are good for 24 hours")
 	}

@@ -307,7 +307,7 @@ func (c *Control) ConsoleOutput(ctx context.Context, id string) ([]byte, error) 
 	if i.State == fleet.Terminated {
 		text, err := c.KeptLog(id, "console.log")
 		if err != nil {
-			return nil, nil //nolint:nilerr // nothing was kept: it never wrote
+			return nil, nil // nothing was kept: it never wrote
 		}
 		return text, nil
 	}

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
-	"crypto/md5" //nolint:gosec // EC2 defines its fingerprints so
+	"crypto/md5" // EC2 defines its fingerprints so
 	"crypto/rand"
 	"crypto/rsa"
-	"crypto/sha1" //nolint:gosec // as above
+	"crypto/sha1" // as above
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
@@ -243,7 +243,7 @@ func (k *KeyPair) newRSA() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	k.Fingerprint = colons(sha1.Sum(pkcs8)) //nolint:gosec // as EC2 does
+	k.Fingerprint = colons(sha1.Sum(pkcs8)) // as EC2 does
 	k.PublicKey = sshRSA + " " + base64.StdEncoding.EncodeToString(rsaWire(&key.PublicKey))
 	return pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}), nil
 }
@@ -305,7 +305,7 @@ func parsePublicKey(line string) (KeyPair, error) {
 		if err != nil {
 			return KeyPair{}, errors.New("the RSA key is malformed")
 		}
-		k.Type, k.Fingerprint = "rsa", colons(md5.Sum(der)) //nolint:gosec // as EC2 does
+		k.Type, k.Fingerprint = "rsa", colons(md5.Sum(der)) // as EC2 does
 	case sshEd25519:
 		public, rest, ok := cutSSHString(rest)
 		if !ok || len(rest) != 0 || len(public) != ed25519.PublicKeySize {
@@ -329,7 +329,7 @@ func ed25519Wire(public ed25519.PublicKey) []byte {
 }
 
 func sshString(b []byte) []byte {
-	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...) //nolint:gosec // keys are short
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...) // keys are short
 }
 
 func sshMPInt(n *big.Int) []byte {

@@ -142,7 +142,7 @@ func slice(p netip.Prefix, bits, n int) (netip.Prefix, bool) {
 		return netip.Prefix{}, false
 	}
 	base := p.Addr().As4()
-	sum := binary.BigEndian.Uint32(base[:]) + uint32(n)<<(32-bits) //nolint:gosec // n is bounded above
+	sum := binary.BigEndian.Uint32(base[:]) + uint32(n)<<(32-bits) // n is bounded above
 	var out [4]byte
 	binary.BigEndian.PutUint32(out[:], sum)
 	return netip.PrefixFrom(netip.AddrFrom4(out), bits), true

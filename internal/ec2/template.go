@@ -298,7 +298,7 @@ func warnings(tx *store.Tx, region string, d LaunchTemplateData) (*warningXML, e
 		}
 	}
 	if len(w.Errors) == 0 {
-		return nil, nil //nolint:nilnil // no warning is the usual case
+		return nil, nil // no warning is the usual case
 	}
 	return &w, nil
 }

@@ -36,13 +36,6 @@ func invalid(fields ...Field) error {
 	}
 }
 
-func refused(reason, format string, args ...any) error {
-	return &awsapi.Error{
-		Code: "ValidationException", Message: fmt.Sprintf(format, args...),
-		Fields: map[string]any{"reason": reason},
-	}
-}
-
 func conflict(kind, id, format string, args ...any) error {
 	return &awsapi.Error{
 		Code: "ConflictException", Message: fmt.Sprintf(format, args...),

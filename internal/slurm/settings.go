@@ -141,7 +141,8 @@ func CheckSettings(level Level, release string, accounting bool, settings []Sett
 		case seen[row.name]:
 			err = fmt.Errorf("%s is given twice", row.name)
 		case older(release, row.since):
-			err = fmt.Errorf("Slurm custom settings parameter %s is only supported for Slurm version %s or later", row.name, row.since) //nolint:staticcheck // PCS's own words
+			//lint:ignore ST1005 these are PCS's own words, which users look for
+			err = fmt.Errorf("Slurm custom settings parameter %s is only supported for Slurm version %s or later", row.name, row.since)
 		case row.accounting && !accounting:
 			err = fmt.Errorf("%s needs accounting, and the cluster has none", row.name)
 		default:

@@ -401,5 +401,5 @@ func (s *SSM) cancelCommand(ctx context.Context, r *awsapi.Request, in *cancelIn
 			cancel()
 		}
 	}
-	return nil, nil //nolint:nilnil // an empty answer is one
+	return nil, nil // an empty answer is one
 }

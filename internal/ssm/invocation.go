@@ -202,7 +202,7 @@ func (s *SSM) listCommands(ctx context.Context, r *awsapi.Request, in *listIn) (
 
 // newestFirst is a key that orders the other way round than the time.
 func newestFirst(t time.Time, id string) string {
-	return fmt.Sprintf("%020d %s", uint64(1)<<63-uint64(max(0, t.UnixNano())), id) //nolint:gosec // not negative
+	return fmt.Sprintf("%020d %s", uint64(1)<<63-uint64(max(0, t.UnixNano())), id) // not negative
 }
 
 type listInvocationsOut struct {

@@ -76,11 +76,6 @@ func says(err error, texts ...string) bool {
 	return false
 }
 
-func hasCode(err error, code int) bool {
-	var e *apiError
-	return errors.As(err, &e) && e.Code == code
-}
-
 // envelope is the frame around every JSON answer.
 type envelope struct {
 	Type      string          `json:"type"`

@@ -37,10 +37,10 @@ type orders struct {
 
 // perform starts the effects of a pass.
 func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
-	todo := orders{states: map[string][]string{}, why: map[string]string{}, down: map[cause][]string{}}
+	batch := orders{states: map[string][]string{}, why: map[string]string{}, down: map[cause][]string{}}
 	order := func(state string, a fleet.Action) {
-		todo.states[state] = append(todo.states[state], a.Node)
-		todo.why[a.Node] = a.Reason
+		batch.states[state] = append(batch.states[state], a.Node)
+		batch.why[a.Node] = a.Reason
 	}
 	for _, a := range effects {
 		switch a.Kind {
@@ -60,30 +60,30 @@ func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 			order("RESUME", a)
 		case fleet.SetDown:
 			why := cause{a.Reason, a.Down}
-			todo.down[why] = append(todo.down[why], a.Node)
+			batch.down[why] = append(batch.down[why], a.Node)
 		}
 	}
-	if len(todo.states)+len(todo.down) > 0 {
+	if len(batch.states)+len(batch.down) > 0 {
 		// One batch at a time: the next pass plans with what this one changed.
-		began := c.once(cl.ID, cl.ID+"/slurmctld", func(ctx context.Context) error { return c.command(ctx, l, c.Slurmctld(cl), todo) })
+		began := c.once(cl.ID, cl.ID+"/slurmctld", func(ctx context.Context) error { return c.command(ctx, l, c.Slurmctld(cl), batch) })
 		if !began {
-			l.forgetPowerUp(todo.states["POWER_UP"])
+			l.forgetPowerUp(batch.states["POWER_UP"])
 		}
 	}
 }
 
 // command gives slurmctld its orders and looks at what they changed, before
 // anything else is decided on what was before.
-func (c *Control) command(ctx context.Context, l *loop, ctld Slurmctld, todo orders) error {
+func (c *Control) command(ctx context.Context, l *loop, ctld Slurmctld, batch orders) error {
 	var errs []error
-	for why, nodes := range todo.down {
+	for why, nodes := range batch.down {
 		errs = append(errs, c.setDown(ctx, l, ctld, nodes, why))
 	}
-	for state, nodes := range todo.states {
+	for state, nodes := range batch.states {
 		err := scontrol(ctx, ctld, "update", "NodeName="+slurm.Compress(nodes), "State="+state)
 		errs = append(errs, err)
 		if err == nil {
-			errs = append(errs, c.ordered(ctx, l, state, nodes, todo.why))
+			errs = append(errs, c.ordered(ctx, l, state, nodes, batch.why))
 		}
 	}
 	nodes, err := ctld.Nodes(ctx)

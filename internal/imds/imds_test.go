@@ -156,7 +156,7 @@ func TestSessionsAsIMDSv2(t *testing.T) {
 			t.Errorf("%s opens a session", method)
 		}
 	}
-	if s.token(node) == s.token(node) {
+	if a, b := s.token(node), s.token(node); a == b {
 		t.Error("two sessions have one token")
 	}
 }

@@ -128,6 +128,14 @@ func TestControllerLost(t *testing.T) {
 		})
 		t.Logf("answers again %.1f s after %s", took.Seconds(), what)
 	}
+	// Slurm saves its state within seconds, not at once.
+	succeed(t, c.controller("touch /tmp/e2e-now"))
+	eventually(t, 15*time.Second, "slurmctld saves its state", func() error {
+		if r := c.controller("[ /var/spool/slurmctld/job_state -nt /tmp/e2e-now ]"); r.code != 0 {
+			return errors.New(c.controller("ls -l --time-sort --full-time /var/spool/slurmctld").String())
+		}
+		return nil
+	})
 	succeed(t, c.controller("kill -KILL $(pidof slurmctld)"))
 	answers("kill -9 of slurmctld")
 	controller := "ctl-" + strings.TrimPrefix(c.id, "pcs_")

@@ -90,9 +90,6 @@ func (a *App) Start(ctx context.Context) (err error) {
 		return err
 	}
 	a.later(func() { _ = a.store.Close() })
-	if err := os.Chmod(filepath.Join(o.StateDir, "state.db"), 0o600); err != nil {
-		return err
-	}
 	a.keys = &awsapi.Keys{Store: a.store, Account: o.Account}
 	if a.root, err = a.keys.EnsureRoot(ctx); err != nil {
 		return err

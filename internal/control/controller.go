@@ -75,11 +75,22 @@ const defaultUser = 1000
 func (c *Control) makeDirs(cl fleet.Cluster) error {
 	home := filepath.Join(c.homeDir(cl), "ubuntu")
 	state := filepath.Join(c.clusterDir(cl), "state")
-	for dir, mode := range map[string]os.FileMode{c.clusterDir(cl): 0o711, c.homeDir(cl): 0o755, home: 0o750, state: 0o700} {
-		if err := os.MkdirAll(dir, mode); err != nil {
+	for _, d := range []struct {
+		path string
+		mode os.FileMode
+	}{
+		// Root in an instance can make a set-uid program in a shared folder: no
+		// user of the host may reach it there.
+		{filepath.Dir(c.clusterDir(cl)), 0o700},
+		{c.clusterDir(cl), 0o700},
+		{c.homeDir(cl), 0o755},
+		{home, 0o750},
+		{state, 0o700},
+	} {
+		if err := os.MkdirAll(d.path, d.mode); err != nil {
 			return err
 		}
-		if err := os.Chmod(dir, mode); err != nil {
+		if err := os.Chmod(d.path, d.mode); err != nil {
 			return err
 		}
 	}

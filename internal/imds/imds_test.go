@@ -156,7 +156,7 @@ func TestSessionsAsIMDSv2(t *testing.T) {
 			t.Errorf("%s opens a session", method)
 		}
 	}
-	if a, b := s.token(node), s.token(node); a == b {
+	if one, two := s.token(node), s.token(node); one == two {
 		t.Error("two sessions have one token")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
@@ -59,6 +60,15 @@ type Store struct {
 // Open opens or creates the state file at path and brings its schema up to
 // date. It refuses a file written by a newer openpcs.
 func Open(path string) (*Store, error) {
+	// The file holds keys. SQLite gives its journal the file's mode, so that
+	// must be right before SQLite sees it.
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open state file: %w", err)
+	}
+	if err := errors.Join(f.Chmod(0o600), f.Close()); err != nil {
+		return nil, fmt.Errorf("open state file %s: %w", path, err)
+	}
 	pragmas := url.Values{"_pragma": {
 		"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(ON)",
 	}}

@@ -71,6 +71,7 @@ func TestC14_NewQueueVisibleWithin5s(t *testing.T) {
 	}
 	r := succeed(t, c.login("srun", "--chdir=/", "-p", "c14", "-w", "node-4", "hostname"))
 	matches(t, "srun in the new queue", r.line(), `^`+hostName+`$`)
+	t.Logf("srun in the new queue took %.1f s", r.took.Seconds())
 	c.output(t, id, 60*time.Second)
 }
 
@@ -92,6 +93,7 @@ func TestUpdateGroup(t *testing.T) {
 	resize(6)
 	r := succeed(t, c.login("srun", "--chdir=/", "-p", "queue-1", "-N5", "-w", "node-[2-6]", "hostname"))
 	must(t, len(lines(r.out)) == 5, "srun over nodes old and new: %s", r)
+	t.Logf("srun over 5 nodes, two of them new, took %.1f s", r.took.Seconds())
 	resize(4)
 	for _, name := range []string{"node-5", "node-6"} {
 		eventually(t, 20*time.Second, "the instance of "+name+" is gone", func() error {

@@ -1,0 +1,102 @@
+package app_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/app"
+)
+
+// clear takes the surroundings' settings away.
+func clearEnv(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"SITE", "STATE", "LISTEN", "REGION", "ACCOUNT", "SUBNET", "RESUME_TIMEOUT"} {
+		t.Setenv("OPENPCS_"+name, "")
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	clearEnv(t)
+	o, err := app.FromEnvironment()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := app.Options{
+		StateDir: "/var/lib/openpcs", Listen: "127.0.0.1:7300", Subnet: netip.MustParsePrefix("10.77.0.0/16"),
+		Region: "ap-northeast-1", Account: "000000000000", ResumeTimeout: 30 * time.Minute,
+	}
+	if o != want {
+		t.Errorf("options = %+v\nwant      %+v", o, want)
+	}
+	if o.Socket() != "/var/lib/openpcs/openpcs.sock" || o.LogFile() != "/var/lib/openpcs/serve.log" || o.PIDFile() != "/var/lib/openpcs/serve.pid" {
+		t.Errorf("paths are %s %s %s", o.Socket(), o.LogFile(), o.PIDFile())
+	}
+}
+
+func TestFromEnvironment(t *testing.T) {
+	for _, tt := range []struct {
+		name, value string
+		ok          bool
+	}{
+		{"SITE", "e2e", true},
+		{"SITE", "abc4567", true},
+		{"SITE", "abc45678901", false},
+		{"SITE", "E2E", false},
+		{"SITE", "a-b", false},
+		{"SITE", "a/b", false},
+		{"SITE", "a\n", false},
+		{"ACCOUNT", "123456789012", true},
+		{"ACCOUNT", "12345678901", false},
+		{"ACCOUNT", "12345678901x", false},
+		{"ACCOUNT", "123456789012\n", false},
+		{"REGION", "us-east-1", true},
+		{"REGION", "us-gov-west-1", true},
+		{"REGION", "tokyo", false},
+		{"REGION", "us-east-1; rm -rf /", false},
+		{"REGION", "us-east-1'", false},
+		{"STATE", "/tmp/x", true},
+		{"STATE", "relative", false},
+		{"STATE", "./x", false},
+		{"SUBNET", "10.88.0.0/16", true},
+		{"SUBNET", "172.16.0.0/18", true},
+		{"SUBNET", "10.0.0.0/8", true},
+		{"SUBNET", "10.77.0.0/19", false},
+		{"SUBNET", "10.77.1.0/16", false},
+		{"SUBNET", "10.77.0.0", false},
+		{"SUBNET", "fd00::/16", false},
+		{"SUBNET", "x", false},
+		{"RESUME_TIMEOUT", "5", true},
+		{"RESUME_TIMEOUT", "65533", true},
+		{"RESUME_TIMEOUT", "4", false},
+		{"RESUME_TIMEOUT", "65534", false},
+		{"RESUME_TIMEOUT", "-1", false},
+		{"RESUME_TIMEOUT", "30m", false},
+		{"RESUME_TIMEOUT", "1e3", false},
+	} {
+		t.Run(tt.name+"="+tt.value, func(t *testing.T) {
+			clearEnv(t)
+			t.Setenv("OPENPCS_"+tt.name, tt.value)
+			_, err := app.FromEnvironment()
+			switch {
+			case tt.ok && err != nil:
+				t.Error(err)
+			case !tt.ok && err == nil:
+				t.Error("accepted")
+			case !tt.ok && !strings.Contains(err.Error(), "OPENPCS_"+tt.name):
+				t.Errorf("the error %q does not name the variable", err)
+			}
+		})
+	}
+}
+
+func TestSitesLieSideBySide(t *testing.T) {
+	clearEnv(t)
+	t.Setenv("OPENPCS_SITE", "one")
+	t.Setenv("OPENPCS_STATE", "/srv/one")
+	o, err := app.FromEnvironment()
+	if err != nil || o.Site != "one" || !strings.HasPrefix(o.Socket(), "/srv/one/") {
+		t.Errorf("options = %+v, %v", o, err)
+	}
+}

@@ -73,23 +73,19 @@ func (w *watcher) wait(ctx context.Context, names []string) bool {
 	}
 }
 
-// verdict says whether a gate may open. A node that is down already when the
-// job got it is a node about to be resumed; it is failed only if it was seen
-// coming up before, so that a gate never leaves too early.
+// verdict says whether a gate may open: when all nodes are ready, or when one
+// will not become so (a job never gets a node that is down, so one that is was
+// seen coming up and failed).
 func verdict(names []string, nodes map[string]slurm.Node) (ready, decided bool) {
+	ready = true
 	for _, name := range names {
 		n, ok := nodes[name]
-		if !ok {
-			return false, true // removed from the configuration
-		}
-		if n.Has("DOWN") {
+		if !ok || n.Has("DOWN") {
 			return false, true
 		}
-		if !n.Ready() {
-			return false, false
-		}
+		ready = ready && n.Ready()
 	}
-	return true, true
+	return ready, ready
 }
 
 func (w *watcher) run(ctx context.Context) {

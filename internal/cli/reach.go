@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -193,7 +194,9 @@ func (s *shell) explainCommand() *cobra.Command {
 // details writes an event's members as key=value, without long texts.
 func details(doc []byte) string {
 	var m map[string]any
-	if json.Unmarshal(doc, &m) != nil {
+	dec := json.NewDecoder(bytes.NewReader(doc))
+	dec.UseNumber() // large job ids stay whole
+	if dec.Decode(&m) != nil {
 		return string(doc)
 	}
 	var out []string

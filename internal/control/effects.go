@@ -82,8 +82,11 @@ func (c *Control) command(ctx context.Context, l *loop, ctld Slurmctld, batch or
 	for state, nodes := range batch.states {
 		err := scontrol(ctx, ctld, "update", "NodeName="+slurm.Compress(nodes), "State="+state)
 		errs = append(errs, err)
-		if err == nil {
+		switch {
+		case err == nil:
 			errs = append(errs, c.ordered(ctx, l, state, nodes, batch.why))
+		case state == "POWER_UP":
+			l.forgetPowerUp(nodes)
 		}
 	}
 	nodes, err := ctld.Nodes(ctx)

@@ -289,7 +289,7 @@ func TestControllerComesBack(t *testing.T) {
 func TestFoldersOfACluster(t *testing.T) {
 	run(t, options{}, func(s *site) {
 		base := filepath.Join(s.dir, "clusters", clusterID)
-		for dir, mode := range map[string]os.FileMode{"": 0o711, "home": 0o755, "home/ubuntu": 0o750, "state": 0o700} { // C13
+		for dir, mode := range map[string]os.FileMode{"..": 0o700, "": 0o700, "home": 0o755, "home/ubuntu": 0o750, "state": 0o700} { // C13
 			info, err := os.Stat(filepath.Join(base, dir))
 			if err != nil || !info.IsDir() || info.Mode().Perm() != mode {
 				t.Errorf("%q: %v %v, want %o", dir, info, err, mode)
@@ -596,6 +596,9 @@ func TestHookWhileTheGroupIsBeingDeleted(t *testing.T) {
 		s.wait(20 * time.Second)
 		s.setStatus("g", fleet.Deleting)
 		s.wait(time.Second)
+		if st := s.ctld.state("g-1"); st == "gone" {
+			t.Error("the node is taken out of Slurm while its instance still runs")
+		}
 		if err := s.hook(imds.Hook{Kind: "resume", Nodes: "g-1"}); err != nil {
 			t.Fatal(err)
 		}

@@ -315,10 +315,9 @@ func TestBootstrapFailures(t *testing.T) {
 // R2: what is not up within ResumeTimeout cycles back to idle~ by itself.
 func TestR2_ResumeTimeout(t *testing.T) {
 	run(t, dynamic(1), func(s *site) {
-		s.act("hang")
-		// The model's ResumeTimeout is 10 minutes, as the bootstrap's limit.
+		s.act("mute")
 		s.ctld.submit(false, "g-1")
-		s.wait(9 * time.Minute)
+		s.wait(resumeTimeout - time.Minute)
 		if s.live("g-1").ID == "" || s.ctld.lost("g-1") != 0 {
 			t.Fatal("given up before its time")
 		}
@@ -326,7 +325,7 @@ func TestR2_ResumeTimeout(t *testing.T) {
 		if st := s.ctld.state("g-1"); st != off || s.ctld.lost("g-1") != 1 {
 			t.Errorf("after ResumeTimeout the node is %s, %d jobs requeued", st, s.ctld.lost("g-1"))
 		}
-		if n := s.node("g-1"); n.LastFailure == "" || n.Attempts < 1 {
+		if n := s.node("g-1"); n.LastFailure == "" || n.Attempts != 1 || n.Want || len(s.present()) != 0 {
 			t.Errorf("why is not kept: %+v", n)
 		}
 	})
@@ -423,6 +422,57 @@ func TestResumeWhileTheFormerInstanceEnds(t *testing.T) {
 		s.within(30*time.Second, "the node is up on a new instance", func() bool { return s.ctld.state("g-1") == up && s.live("g-1").ID != old })
 		if s.ctld.lost("g-1") != 0 {
 			t.Error("the job was requeued")
+		}
+	})
+}
+
+// What Slurm suspends while it waits for its turn is not launched any more.
+func TestSuspendedBeforeTheLaunch(t *testing.T) {
+	o := dynamic(20)
+	o.fake.Latency = func(op fake.Op, id string) time.Duration {
+		if op == fake.OpLaunch && strings.HasPrefix(id, "i-") {
+			return 10 * time.Second
+		}
+		return 0
+	}
+	run(t, o, func(s *site) {
+		if err := s.hook(imds.Hook{Kind: "resume", Nodes: "g-[1-20]"}); err != nil {
+			t.Fatal(err)
+		}
+		s.wait(time.Second)
+		if err := s.hook(imds.Hook{Kind: "suspend", Nodes: "g-[1-20]"}); err != nil {
+			t.Fatal(err)
+		}
+		s.settle()
+		s.settle()
+		if n := s.provider.Launches(); n > 9 {
+			t.Errorf("%d launches, want the controller and the eight that were under way", n)
+		}
+		if len(s.present()) != 0 {
+			t.Errorf("instances are left: %v", s.present())
+		}
+	})
+}
+
+// Launching ahead needs a node without a former life.
+func TestExpectedWhileTheFormerInstanceEnds(t *testing.T) {
+	o := dynamic(1)
+	o.fake.Latency = func(op fake.Op, _ string) time.Duration {
+		if op == fake.OpTerminate {
+			return 20 * time.Second
+		}
+		return 0
+	}
+	run(t, o, func(s *site) {
+		s.ctld.submit(false, "g-1")
+		s.wait(10 * time.Second)
+		s.ctld.suspend("g-1")
+		s.wait(6 * time.Second)
+		if err := s.hook(imds.Hook{Kind: "expect", Nodes: "g-1"}); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.node("g-1"); n.Want || n.Early {
+			t.Errorf("node = %+v", n)
 		}
 	})
 }

@@ -49,7 +49,7 @@ type site struct {
 	log     *lockedBuffer
 
 	mu      sync.Mutex
-	behave  string // of agents: "" for good, "hang", "fail"
+	behave  string // of agents: "" for good, "hang" before and "mute" after the registration, "fail"
 	agents  sync.WaitGroup
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -131,6 +131,7 @@ func run(t *testing.T, o options, f func(s *site)) {
 	if os.Geteuid() != 0 {
 		t.Skip("the control plane gives a cluster's home to the user 1000, which only root may do")
 	}
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, o)
 		defer s.end() // after a failure too: nothing may be left in the bubble
@@ -221,7 +222,7 @@ func (s *site) start() {
 	keys := &awsapi.Keys{Store: s.store, Account: "000000000000"}
 	c := control.New(control.Options{
 		Store: s.store, Provider: s.provider, Keys: keys, Account: "000000000000", StateDir: s.dir, PrefixBits: 16,
-		Endpoint: "http://10.77.0.1:7300", Log: slog.New(slog.NewTextHandler(s.log, nil)), ResumeTimeout: 10 * time.Minute,
+		Endpoint: "http://10.77.0.1:7300", Log: slog.New(slog.NewTextHandler(s.log, nil)), ResumeTimeout: resumeTimeout,
 		Slurmctld: func(fleet.Cluster) control.Slurmctld { return s.ctld },
 	})
 	s.mu.Lock()
@@ -523,7 +524,7 @@ func (s *site) boot(id string) {
 		defer cancel()
 		return c.Go(ctx, i)
 	})
-	if ok {
+	if ok && how != "mute" {
 		s.ctld.registered(i.NodeName, id)
 	}
 }

@@ -17,6 +17,9 @@ import (
 	"github.com/openpcs/openpcs/internal/slurm"
 )
 
+// resumeTimeout is longer than the agents' own limit.
+const resumeTimeout = 20 * time.Minute
+
 // slurmctld is a model of the real one, as far as power saving goes.
 type slurmctld struct {
 	site *site
@@ -272,13 +275,13 @@ func (d *slurmctld) resume(names []string, jobs map[int]string) {
 		pause(d.site.ctx, time.Second)
 		d.deliver(imds.Hook{Kind: "resume", Nodes: slurm.Compress(names), ResumeFile: string(doc)})
 		// ResumeTimeout.
-		if !pause(d.site.ctx, 10*time.Minute) {
+		if !pause(d.site.ctx, resumeTimeout) {
 			return
 		}
 		var late []string
 		d.mu.Lock()
 		for _, n := range names {
-			if h := d.nodes[n]; h != nil && h.is("POWERING_UP") && time.Since(h.since) >= 10*time.Minute {
+			if h := d.nodes[n]; h != nil && h.is("POWERING_UP") && time.Since(h.since) >= resumeTimeout {
 				if h.base == "ALLOCATED" {
 					h.requeued++
 				}

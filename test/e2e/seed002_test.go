@@ -173,6 +173,8 @@ func (s *seed) connectPassesThrough(t *testing.T) {
 	must(t, r.out == "root\n", "connect is not root's: %s", r)
 	r = succeed(t, openpcs("connect", "login-1", "--", "printf", "%s.", "a b", "", "$HOME", `"q"`))
 	must(t, r.out == `a b..$HOME."q".`, "arguments do not arrive as given: %s", r)
+	r = succeed(t, run(siteEnv, "sh", "-c", `printf 'one\ntwo' | "$0" connect login-1 -- cat`, binary()))
+	must(t, r.out == "one\ntwo", "input does not arrive: %s", r)
 }
 
 func (s *seed) runCommand(t *testing.T) {
@@ -272,6 +274,9 @@ func (s *seed) genericImage(t *testing.T) {
 	s.waitNode(t, "generic-1", time.Minute, "with the reason", func(n node) bool {
 		return regexp.MustCompile(`^Backing Instance Failed To Bootstrap: i-[0-9a-f]{17}$`).MatchString(n.reason)
 	})
+	info := aws(t, "pcs", "get-compute-node-group", "--cluster-identifier", s.id, "--compute-node-group-identifier", "generic",
+		"--query", "computeNodeGroup.errorInfo[].[code,message]", "--output", "text")
+	matches(t, "the group's errorInfo", info, `^IMAGE_WITHOUT_AGENT\s.*has no PCS agent`)
 	r := succeed(t, openpcs("logs", id, "--file", "bootstrap.log"))
 	matches(t, "the kept bootstrap.log", r.out, `(?m)^/usr/bin/cloud-init-per: line \d+: /opt/aws/pcs/bin/pcs_bootstrap_init\.sh: No such file or directory$`)
 	state := aws(t, "ec2", "describe-instances", "--instance-ids", id, "--query", "Reservations[].Instances[].[State.Name,StateReason.Message]", "--output", "text")

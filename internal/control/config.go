@@ -132,16 +132,20 @@ func (c *Control) configure(ctx context.Context, l *loop) error {
 		if queues, err = fleet.Queues.Of(tx, l.id); err != nil {
 			return err
 		}
-		instances, err := fleet.Instances.Of(tx, l.id)
-		if err != nil {
-			return err
-		}
 		for _, g := range groups {
-			drained[g.ID] = g.Status == fleet.Deleting
+			if g.Status == fleet.Deleting {
+				drained[g.ID] = true
+			}
 		}
-		for _, i := range instances {
-			if i.State.Live() {
-				drained[i.GroupID] = false
+		if len(drained) > 0 {
+			instances, err := fleet.Instances.Of(tx, l.id)
+			if err != nil {
+				return err
+			}
+			for _, i := range instances {
+				if i.State.Live() {
+					drained[i.GroupID] = false
+				}
 			}
 		}
 		key, err = secretsmanager.Value(tx, cl.KeyARN, cl.KeyVersion)

@@ -71,6 +71,7 @@ func Open(path string) (*Store, error) {
 	}
 	pragmas := url.Values{"_pragma": {
 		"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(ON)",
+		"cache_size(-65536)", // KiB: the instances of a large cluster
 	}}
 	open := func(conns int, txlock string) (*sql.DB, error) {
 		q := url.Values{"_pragma": pragmas["_pragma"], "_txlock": {txlock}}

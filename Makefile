@@ -29,9 +29,9 @@ up: ## Install, build and start everything, with a demo cluster and its first jo
 	$(BIN) up
 
 .PHONY: down
-down: ## Stop openpcs and remove all that it made (but the cache of images, see clean)
+down: ## Stop openpcs and remove all that it made (but the cache of images, see clean); with OPENPCS_SITE that site alone
 	rc=0; if [[ -x $(BIN) ]]; then $(BIN) down || rc=$$?; fi; \
-	scripts/host.sh incus-down; \
+	if [[ -z $${OPENPCS_SITE:-} ]]; then scripts/host.sh incus-down; fi; \
 	if [[ $$(readlink $(LINK)) == $(CURDIR)/$(BIN) ]]; then rm -f $(LINK); fi; \
 	exit $$rc
 

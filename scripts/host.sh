@@ -60,7 +60,10 @@ debian_mirror() {
 }
 
 has_candidate() {
-	apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [^(]'
+	# No pipe into grep -q: it leaves early, and pipefail takes that for a no.
+	local policy
+	policy=$(apt-cache policy "$1" 2>/dev/null) || return 1
+	[[ $policy =~ Candidate:\ [^\(] ]]
 }
 
 # enable_backports adds <codename>-backports from the machine's own mirror.
@@ -118,18 +121,19 @@ packages() {
 	fi
 	if [[ " ${missing[*]} " == *" golang-go "* && $id == debian ]]; then
 		from=(-t "$codename-backports")
-		apt-cache policy | grep -q "n=$codename-backports" || from=()
+		[[ $(apt-cache policy) == *"n=$codename-backports"* ]] || from=()
 	fi
 	# The daemon is started by incus-up, not by the package: outside of systemd
 	# it would run without the cgroups it needs.
-	local policy=/usr/sbin/policy-rc.d made=0
-	if ! has_systemd && [[ ! -e $policy ]]; then
-		printf '#!/bin/sh\nexit 101\n' >"$policy"
+	local policy=/usr/sbin/policy-rc.d made=0 ours='# openpcs: removed after the installation'
+	if ! has_systemd && { [[ ! -e $policy ]] || grep -qF "$ours" "$policy"; }; then
+		printf '#!/bin/sh\n%s\nexit 101\n' "$ours" >"$policy"
 		chmod 755 "$policy"
 		made=1
 	fi
 	local rc=0 log
 	log=$(mktemp)
+	dpkg --configure -a >"$log" 2>&1 || true # what a killed run left half done
 	apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0 \
 		${from[@]+"${from[@]}"} "${missing[@]}" >"$log" 2>&1 || rc=$?
 	[[ $made -eq 0 ]] || rm -f "$policy"
@@ -172,8 +176,8 @@ daemon_pids() {
 	local p
 	for p in /proc/[0-9]*; do
 		[[ $(readlink "$p/exe" 2>/dev/null) == */incusd* ]] || continue
-		tr '\0' ' ' 2>/dev/null <"$p/cmdline" | grep -q -- ' --group' || continue
-		tr '\0' '\n' 2>/dev/null <"$p/environ" | grep -qxF "INCUS_DIR=$incus_dir" || continue
+		tr '\0' ' ' 2>/dev/null <"$p/cmdline" | grep -- ' --group' >/dev/null || continue
+		tr '\0' '\n' 2>/dev/null <"$p/environ" | grep -xF "INCUS_DIR=$incus_dir" >/dev/null || continue
 		printf '%s\n' "${p#/proc/}"
 	done
 }
@@ -184,7 +188,7 @@ instance_pids() {
 	local p stat
 	declare -A monitors=()
 	for p in /proc/[0-9]*; do
-		if tr '\0' ' ' 2>/dev/null <"$p/cmdline" | grep -qF "[lxc monitor] $incus_dir/containers "; then
+		if tr '\0' ' ' 2>/dev/null <"$p/cmdline" | grep -F "[lxc monitor] $incus_dir/containers " >/dev/null; then
 			monitors[${p#/proc/}]=1
 		fi
 	done
@@ -294,7 +298,7 @@ drop_bridges() {
 	# veth pairs of a half-made instance have both ends here.
 	ip -o link show type veth 2>/dev/null | grep -oE '\bveth[0-9a-f]{8}@veth[0-9a-f]{8}' | cut -d@ -f1 |
 		xargs -r -n1 ip link delete dev 2>/dev/null || true
-	if nft list table inet incus 2>/dev/null | grep -q . && ! nft list table inet incus | grep -q chain; then
+	if nft list table inet incus 2>/dev/null | grep . >/dev/null && ! nft list table inet incus | grep chain >/dev/null; then
 		nft delete table inet incus || true
 	fi
 }
@@ -304,7 +308,7 @@ drop_bridges() {
 pids_with() {
 	local p
 	for p in /proc/[0-9]*; do
-		tr '\0' ' ' 2>/dev/null <"$p/cmdline" | grep -F -- "$1" | grep -qF -- "$incus_dir/" || continue
+		tr '\0' ' ' 2>/dev/null <"$p/cmdline" | grep -F -- "$1" | grep -F -- "$incus_dir/" >/dev/null || continue
 		[[ ${p#/proc/} -eq $$ ]] || printf '%s\n' "${p#/proc/}"
 	done
 }

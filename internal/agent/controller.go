@@ -10,7 +10,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -75,10 +74,11 @@ var commands = []string{"scontrol", "sinfo", "squeue", "scancel", "sacctmgr", "s
 
 // Controller is the agent of a controller instance.
 type Controller struct {
-	log   *slog.Logger
-	who   imds.Controller
-	watch *watcher
-	conf  sync.Mutex // one configuration at a time
+	log    *slog.Logger
+	who    imds.Controller
+	watch  *watcher
+	outbox *outbox
+	conf   sync.Mutex // one configuration at a time
 }
 
 // RunController serves until ctx ends.
@@ -91,6 +91,9 @@ func RunController(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	c.watch = newWatcher(log, c.push)
+	c.outbox = newOutbox(log, func(ctx context.Context, h imds.Hook) error {
+		return metadata(ctx, http.MethodPost, "/openpcs/v1/hook", c.who.Token, h, nil)
+	})
 	// After a reboot nobody else starts slurmctld again; before its first
 	// configuration it cannot run.
 	if _, err := os.Stat(appliedMark); err == nil {
@@ -115,6 +118,7 @@ func RunController(ctx context.Context, log *slog.Logger) error {
 	go func() { failed <- hookServer.Serve(hooks) }()
 	go func() { failed <- apiServer.Serve(api) }()
 	go c.watch.run(ctx)
+	go c.outbox.run(ctx)
 	log.Info("Controller agent is up", "cluster", c.who.ClusterID)
 	select {
 	case <-ctx.Done():
@@ -179,7 +183,12 @@ func (c *Controller) apiMux() http.Handler {
 	mux.HandleFunc("PUT /v1/config", func(w http.ResponseWriter, r *http.Request) {
 		var conf Config
 		if decode(w, r, &conf) {
-			reply(w, c.configure(r.Context(), conf))
+			refusal, err := c.configure(r.Context(), conf)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			reply(w, Answer{Applied: refusal == "", Error: refusal})
 		}
 	})
 	mux.HandleFunc("POST /v1/run", func(w http.ResponseWriter, r *http.Request) {
@@ -221,22 +230,7 @@ func (c *Controller) hookMux(ctx context.Context) http.Handler {
 		}
 		c.watch.poke()
 		h.ID = rand.Text()
-		// Slurm may forget the call as soon as it is answered, so it is with
-		// the control plane before. Where that is restarting, the agent
-		// keeps trying: a lost hook would leave the nodes to ResumeTimeout.
-		deliver := func(ctx context.Context) error {
-			return metadata(ctx, http.MethodPost, "/openpcs/v1/hook", c.who.Token, h, nil)
-		}
-		once, cancel := context.WithTimeout(r.Context(), time.Second)
-		defer cancel()
-		if err := deliver(once); err != nil {
-			c.log.Warn("Hook is delivered later", "kind", h.Kind, "nodes", h.Nodes, "err", err)
-			go func() {
-				if err := retry(ctx, func() error { return deliver(ctx) }); err != nil {
-					c.log.Error("Hook was not delivered", "kind", h.Kind, "nodes", h.Nodes, "err", err)
-				}
-			}()
-		}
+		c.outbox.send(r.Context(), h)
 		reply(w, map[string]bool{"ok": true})
 	})
 	mux.HandleFunc("POST /gate", func(w http.ResponseWriter, r *http.Request) {
@@ -269,59 +263,78 @@ func (c *Controller) hookMux(ctx context.Context) http.Handler {
 // appliedMark has the hash of the configuration that slurmctld took last.
 const appliedMark = "/etc/slurm/.applied"
 
+// goodDir keeps the files that slurmctld took last: to go back to, also when
+// the agent was killed in the middle of a change.
+const goodDir = "/etc/slurm/.good"
+
 // configure puts a configuration in place: new files, then a start or a
-// reconfigure; what slurmctld refuses is taken back.
-func (c *Controller) configure(ctx context.Context, conf Config) Answer {
+// reconfigure. What slurmctld refuses is taken back and returned in its own
+// words; an error is anything else that went wrong, and may pass.
+func (c *Controller) configure(ctx context.Context, conf Config) (refusal string, err error) {
 	c.conf.Lock()
 	defer c.conf.Unlock()
 	const dir = "/etc/slurm"
 	running := command(ctx, "scontrol", "ping").Code == 0
 	if applied, _ := os.ReadFile(appliedMark); running && string(applied) == conf.Hash {
-		return Answer{Applied: true}
+		return "", nil
 	}
 	uid, gid, err := slurmUser()
 	if err != nil {
-		return Answer{Error: err.Error()}
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return Answer{Error: err.Error()}
-	}
-	before := map[string][]byte{}
-	put := func(files map[string][]byte) error {
-		for name, text := range files {
-			if err := writeFile(filepath.Join(dir, filepath.Base(name)), text, 0o644); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	for name := range conf.Files {
-		if text, err := os.ReadFile(filepath.Join(dir, filepath.Base(name))); err == nil {
-			before[name] = text
-		}
+		return "", err
 	}
 	for _, d := range []string{slurm.StateDir, "/var/log/slurm"} {
 		if err := errors.Join(os.MkdirAll(d, 0o700), os.Chown(d, uid, gid), os.Chmod(d, 0o700)); err != nil {
-			return Answer{Error: err.Error()}
+			return "", err
 		}
 	}
-	_ = os.Chmod("/var/log/slurm", 0o755)
 	key := filepath.Join(dir, "slurm.key")
-	if err := errors.Join(writeHosts(conf.Names), os.MkdirAll(dir, 0o755), writeFile(key, conf.Key, 0o600), os.Chown(key, uid, gid), put(conf.Files)); err != nil {
-		return Answer{Error: err.Error()}
+	err = errors.Join(os.Chmod("/var/log/slurm", 0o755), os.MkdirAll(goodDir, 0o755),
+		writeHosts(conf.Names), writeFile(key, conf.Key, 0o600), os.Chown(key, uid, gid), writeAll(dir, conf.Files))
+	if err != nil {
+		return "", err
 	}
-	if err := c.switchTo(ctx, running); err != nil {
-		if len(before) > 0 {
-			_ = put(before)
-			_ = c.switchTo(ctx, command(ctx, "scontrol", "ping").Code == 0)
+	refusal, err = c.switchTo(ctx, running)
+	if err == nil && refusal == "" {
+		if err := errors.Join(writeAll(goodDir, conf.Files), writeFile(appliedMark, []byte(conf.Hash), 0o644)); err != nil {
+			return "", err
 		}
-		return Answer{Error: err.Error()}
+		c.watch.poke()
+		return "", nil
 	}
-	if err := writeFile(appliedMark, []byte(conf.Hash), 0o644); err != nil {
-		return Answer{Error: err.Error()}
+	if goodErr := c.goBack(ctx, dir); goodErr != nil {
+		c.log.Warn("The former configuration is not back", "err", goodErr)
 	}
-	c.watch.poke()
-	return Answer{Applied: true}
+	return refusal, err
+}
+
+func writeAll(dir string, files map[string][]byte) error {
+	var errs []error
+	for name, text := range files {
+		errs = append(errs, writeFile(filepath.Join(dir, filepath.Base(name)), text, 0o644))
+	}
+	return errors.Join(errs...)
+}
+
+// goBack puts the files back that slurmctld took last, if it ever took any.
+func (c *Controller) goBack(ctx context.Context, dir string) error {
+	entries, err := os.ReadDir(goodDir)
+	if err != nil || len(entries) == 0 {
+		return err
+	}
+	files := map[string][]byte{}
+	for _, e := range entries {
+		if files[e.Name()], err = os.ReadFile(filepath.Join(goodDir, e.Name())); err != nil {
+			return err
+		}
+	}
+	if err := writeAll(dir, files); err != nil {
+		return err
+	}
+	refusal, err := c.switchTo(ctx, command(ctx, "scontrol", "ping").Code == 0)
+	if refusal != "" {
+		err = errors.Join(err, errors.New(refusal))
+	}
+	return err
 }
 
 // hostsMark begins the agent's part of /etc/hosts; the part before is the
@@ -355,30 +368,55 @@ func putHosts() error {
 }
 
 // switchTo makes slurmctld take the files and waits until it answers.
-func (c *Controller) switchTo(ctx context.Context, running bool) error {
+func (c *Controller) switchTo(ctx context.Context, running bool) (refusal string, err error) {
 	if running {
-		if r := command(ctx, "scontrol", "reconfigure"); r.Code != 0 {
-			return fmt.Errorf("reconfigure slurmctld: %s", strings.TrimSpace(r.Stderr+r.Stdout))
+		r := command(ctx, "scontrol", "reconfigure")
+		said := strings.TrimSpace(r.Stderr + r.Stdout)
+		if r.Code != 0 && said != "" && ctx.Err() == nil && !passing(said) {
+			return said, nil
+		}
+		if r.Code != 0 {
+			return "", fmt.Errorf("reconfigure slurmctld: %s", said)
 		}
 	} else if r := command(ctx, "systemctl", "restart", "slurmctld"); r.Code != 0 {
-		return fmt.Errorf("start slurmctld: %s: %s", strings.TrimSpace(r.Stderr), lastLines("/var/log/slurm/slurmctld.log", 5))
+		if log := lastLines("/var/log/slurm/slurmctld.log", 5); strings.Contains(log, "fatal:") {
+			return log, nil
+		}
+		return "", fmt.Errorf("start slurmctld: %s", strings.TrimSpace(r.Stderr))
 	}
 	deadline := time.Now().Add(20 * time.Second)
 	for {
 		if command(ctx, "scontrol", "ping").Code == 0 {
-			return nil
+			return "", nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("wait for slurmctld: no answer: %s", lastLines("/var/log/slurm/slurmctld.log", 5))
+			return "", fmt.Errorf("wait for slurmctld: no answer: %s", lastLines("/var/log/slurm/slurmctld.log", 5))
 		}
 		if err := pause(ctx, 20*time.Millisecond); err != nil {
-			return err
+			return "", err
 		}
 	}
 }
 
+// passing reports whether scontrol could not ask slurmctld, which says
+// nothing about the configuration.
+func passing(said string) bool {
+	for _, text := range []string{"Unable to contact", "Connection refused", "timed out", "Connection reset"} {
+		if strings.Contains(said, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// pushLimit bounds one push of node states.
+const pushLimit = 5 * time.Second
+
 // push tells the control plane of changed nodes.
 func (c *Controller) push(ctx context.Context, n imds.Nodes) error {
+	// A push that hangs would keep every gate closed.
+	ctx, cancel := context.WithTimeout(ctx, pushLimit)
+	defer cancel()
 	return metadata(ctx, http.MethodPost, "/openpcs/v1/nodes", c.who.Token, n, nil)
 }
 
@@ -446,9 +484,6 @@ func reply(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v)
 }
-
-// EncodeKey is how a Slurm key is written in the secrets store.
-func EncodeKey(key []byte) string { return base64.StdEncoding.EncodeToString(key) }
 
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)

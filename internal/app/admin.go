@@ -21,6 +21,7 @@ import (
 
 // Status is what `openpcs status` shows.
 type Status struct {
+	Version  string    `json:"version"`
 	API      string    `json:"api"`
 	Region   string    `json:"region"`
 	Account  string    `json:"account"`
@@ -91,7 +92,7 @@ func (a *App) admin() error {
 	}
 	handle("GET /v1/status", func(*http.Request) (any, error) {
 		return Status{
-			API: "http://" + a.opts.Listen, Region: a.opts.Region, Account: a.opts.Account, StateDir: a.opts.StateDir,
+			Version: a.opts.Version, API: "http://" + a.opts.Listen, Region: a.opts.Region, Account: a.opts.Account, StateDir: a.opts.StateDir,
 			Started: a.started, PID: os.Getpid(), KeyID: a.root.ID, Secret: a.root.Secret,
 		}, nil
 	})

@@ -23,6 +23,7 @@ type Options struct {
 	Subnet   netip.Prefix // addresses of the instances
 	Region   string       // what openpcs env exports
 	Account  string
+	Version  string // of the program
 	// ResumeTimeout is how long a node may take to come up.
 	ResumeTimeout time.Duration
 	Log           *slog.Logger

@@ -51,6 +51,10 @@ func (s *shell) demo(ctx context.Context, d *daemon, st app.Status) error {
 	if err != nil {
 		return err
 	}
+	image, err := a.demoImage(ctx)
+	if err != nil {
+		return err
+	}
 	groups := map[string]string{}
 	for _, g := range []struct {
 		name     string
@@ -59,6 +63,7 @@ func (s *shell) demo(ctx context.Context, d *daemon, st app.Status) error {
 		ref := map[string]any{"clusterIdentifier": demoCluster, "computeNodeGroupIdentifier": g.name}
 		err := a.ensure(ctx, "GetComputeNodeGroup", "CreateComputeNodeGroup", "computeNodeGroup", ref, map[string]any{
 			"clusterIdentifier": demoCluster, "computeNodeGroupName": g.name, "subnetIds": []string{subnet},
+			"amiId":                 image, // the template may be older
 			"customLaunchTemplate":  map[string]any{"id": template, "version": "1"},
 			"iamInstanceProfileArn": "arn:aws:iam::" + st.Account + ":instance-profile/AWSPCS-default",
 			"scalingConfiguration":  map[string]any{"minInstanceCount": g.min, "maxInstanceCount": g.max},
@@ -185,15 +190,16 @@ func (a *api) demoTemplate(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	image, err := a.ec2Field(ctx, "DescribeImages", url.Values{
+	return a.ec2Field(ctx, "CreateLaunchTemplate", url.Values{
+		"LaunchTemplateName": {name}, "LaunchTemplateData.SecurityGroupId.1": {group},
+	}, "launchTemplate>launchTemplateId")
+}
+
+// demoImage returns the image of the demo's Slurm.
+func (a *api) demoImage(ctx context.Context) (string, error) {
+	return a.ec2Field(ctx, "DescribeImages", url.Values{
 		"Owner.1": {"amazon"}, "Filter.1.Name": {"name"}, "Filter.1.Value.1": {"aws-pcs-sample_ami-*-slurm-" + demoVersion + "-*"},
 	}, "imagesSet>item>imageId")
-	if err != nil {
-		return "", err
-	}
-	return a.ec2Field(ctx, "CreateLaunchTemplate", url.Values{
-		"LaunchTemplateName": {name}, "LaunchTemplateData.ImageId": {image}, "LaunchTemplateData.SecurityGroupId.1": {group},
-	}, "launchTemplate>launchTemplateId")
 }
 
 // ec2Field calls EC2 and returns the first value at a path of its answer.

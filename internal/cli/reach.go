@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -180,7 +181,7 @@ func (s *shell) explainCommand() *cobra.Command {
 				return s.printJSON([]app.Explanation{e})
 			}
 			for _, line := range e.Now {
-				fmt.Fprintln(s.out, line)
+				fmt.Fprintln(s.out, printable(line))
 			}
 			for _, ev := range e.Events {
 				line := fmt.Sprintf("%s  %-28s %-18s %s", ev.At.Local().Format("15:04:05.000"), ev.Subject, ev.Kind, details(ev.Detail))
@@ -218,7 +219,17 @@ func details(doc []byte) string {
 			}
 		}
 	}
-	return strings.Join(out, " ")
+	return printable(strings.Join(out, " "))
+}
+
+// printable keeps what instances say from talking to the terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return '·'
+		}
+		return r
+	}, s)
 }
 
 func (s *shell) imageCommand() *cobra.Command {

@@ -29,6 +29,7 @@ func (s *shell) serveCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			o.Version = s.version
 			a := app.New(o, app.Provider(o))
 			if err := a.Start(cmd.Context()); err != nil {
 				return err

@@ -36,7 +36,7 @@ func (s *shell) upCommand() *cobra.Command {
 				return err
 			}
 			step("Control plane")
-			if err := startServer(cmd.Context(), o); err != nil {
+			if err := s.startServer(cmd.Context(), o); err != nil {
 				return err
 			}
 			d, st, err := dial(cmd.Context())
@@ -68,10 +68,16 @@ func hasSystemd() bool {
 
 // startServer starts the control plane unless it answers, by systemd where
 // that runs.
-func startServer(ctx context.Context, o app.Options) error {
+func (s *shell) startServer(ctx context.Context, o app.Options) error {
 	d := newDaemon(o)
-	if _, err := get[app.Status](ctx, d, "/v1/status", nil); err == nil {
-		return nil
+	if st, err := get[app.Status](ctx, d, "/v1/status", nil); err == nil {
+		if st.Version == s.version {
+			return nil
+		}
+		fmt.Fprintf(os.Stderr, "  version %s runs: %s takes over; instances and jobs run on\n", st.Version, s.version)
+		if err := stopServer(ctx, o); err != nil {
+			return err
+		}
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -98,6 +104,9 @@ func startServer(ctx context.Context, o app.Options) error {
 		case err := <-died:
 			return fmt.Errorf("openpcs serve ended (%v); its log %s says: %s", err, o.LogFile(), lastLine(o.LogFile()))
 		case <-limit.Done():
+			if died == nil {
+				return errors.New("openpcs serve does not answer: journalctl -u openpcs says why")
+			}
 			return fmt.Errorf("openpcs serve does not answer; its log %s says: %s", o.LogFile(), lastLine(o.LogFile()))
 		case <-time.After(20 * time.Millisecond):
 		}

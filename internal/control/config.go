@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/openpcs/openpcs/internal/agent"
@@ -217,8 +218,11 @@ func (c *Control) emptyQueue(ctx context.Context, ctld Slurmctld, q fleet.Queue)
 	if err != nil {
 		return false, err
 	}
-	if ran.Code != 0 { // the partition was never configured
+	if ran.Code != 0 && strings.Contains(ran.Stderr, "nvalid partition") { // it was never configured
 		return true, nil
+	}
+	if ran.Code != 0 {
+		return false, fmt.Errorf("list the jobs of the queue %s: %s", q.Name, strings.TrimSpace(ran.Stderr))
 	}
 	if ran.Stdout == "" {
 		return true, nil
@@ -323,6 +327,9 @@ func (c *Control) refuse(ctx context.Context, cl fleet.Cluster, stay changing, w
 			}
 			some = true
 			now.Errors, now.Status = info(now.Status, "ComputeNodeGroup"), failed[now.Status]
+			if now.Good == nil { // it never was in force, and stays out
+				now.Status = fleet.CreateFailed
+			}
 			now.Restore()
 			if err := fleet.Groups.Put(tx, now); err != nil {
 				return err
@@ -335,6 +342,9 @@ func (c *Control) refuse(ctx context.Context, cl fleet.Cluster, stay changing, w
 			}
 			some = true
 			now.Errors, now.Status = info(now.Status, "Queue"), failed[now.Status]
+			if now.Good == nil {
+				now.Status = fleet.CreateFailed
+			}
 			now.Restore()
 			if err := fleet.Queues.Put(tx, now); err != nil {
 				return err

@@ -43,9 +43,10 @@ type Options struct {
 // Control drives all clusters.
 type Control struct {
 	Options
-	ctx    context.Context
-	cancel context.CancelFunc
-	tasks  sync.WaitGroup
+	ctx     context.Context
+	cancel  context.CancelFunc
+	tasks   sync.WaitGroup
+	started time.Time
 
 	mu       sync.Mutex
 	loops    map[string]*loop
@@ -73,6 +74,7 @@ func New(o Options) *Control {
 // Start takes up every cluster of the state file and watches the provider.
 func (c *Control) Start(ctx context.Context) error {
 	c.ctx, c.cancel = context.WithCancel(ctx)
+	c.started = time.Now()
 	var clusters []fleet.Cluster
 	err := c.Store.View(ctx, func(tx *store.Tx) error {
 		var err error
@@ -113,6 +115,7 @@ type loop struct {
 	mu sync.Mutex
 	// nodes is what slurmctld said last; nil until it did.
 	nodes map[string]slurm.Node
+	since map[string]time.Time // when each came into its state
 	// poweredUp remembers when POWER_UP was asked for a static node, so that
 	// it is not asked again before Slurm shows it.
 	poweredUp map[string]time.Time

@@ -76,7 +76,7 @@ func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error
 			if h.ID != "" && n.LastHook == h.ID {
 				continue
 			}
-			n.LastHook = h.ID
+			n.LastHook, n.ChangedAt = h.ID, now
 			i, ok := live[name]
 			detail := map[string]any{}
 			switch h.Kind {
@@ -169,8 +169,10 @@ func (c *Control) Report(ctx context.Context, instanceID string, r imds.Report) 
 		if r.Stage != "failed" {
 			return event(tx, now, i.ClusterID, "node/"+i.NodeName, r.Stage, map[string]any{"instance": i.ID, "agentMs": r.Timings})
 		}
-		if i.State != fleet.Pending && i.State != fleet.Running {
-			return nil // on its way out already
+		// One on its way out needs no failure more, and of one that is up this
+		// cannot be the bootstrap: any process there could say it.
+		if (i.State != fleet.Pending && i.State != fleet.Running) || !i.ReadyAt.IsZero() {
+			return nil
 		}
 		n, err := fleet.Nodes.Get(tx, fleet.NodeID(i.ClusterID, i.NodeName))
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/openpcs/openpcs/internal/fleet"
@@ -21,14 +22,34 @@ func (l *loop) states() map[string]slurm.Node {
 func (l *loop) setStates(nodes map[string]slurm.Node, full bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !full && l.nodes == nil {
+		return // changes of something unknown: wait for a full answer
+	}
+	now := time.Now()
+	since := l.since
+	if full {
+		since = map[string]time.Time{}
+	}
+	for name, n := range nodes {
+		if old, ok := l.nodes[name]; ok && slices.Equal(old.State, n.State) {
+			since[name] = l.since[name]
+		} else {
+			since[name] = now
+		}
+	}
+	l.since = since
 	if full {
 		l.nodes = maps.Clone(nodes)
 		return
 	}
-	if l.nodes == nil {
-		return // changes of something unknown: wait for a full answer
-	}
 	maps.Copy(l.nodes, nodes)
+}
+
+// sinces returns when each node came into its state.
+func (l *loop) sinces() map[string]time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.since)
 }
 
 // pass brings a cluster one step nearer to what the state file asks for. It
@@ -68,9 +89,16 @@ func (c *Control) pass(l *loop) (time.Time, error) {
 // time before its creation counts as failed.
 const creationLimit = 5 * time.Minute
 
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 // creationFailed gives up a cluster that cannot be created.
 func (c *Control) creationFailed(ctx context.Context, cl fleet.Cluster, cause error) error {
-	if cl.Status != fleet.Creating || time.Since(cl.CreatedAt) < creationLimit || ctx.Err() != nil {
+	if cl.Status != fleet.Creating || time.Since(latest(cl.CreatedAt, c.started)) < creationLimit || ctx.Err() != nil {
 		return cause
 	}
 	return errors.Join(cause, c.Store.Update(ctx, func(tx *store.Tx) error {
@@ -90,7 +118,7 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 	var effects []fleet.Action
 	var next time.Time
 	var cl fleet.Cluster
-	states := l.states()
+	states, since := l.states(), l.sinces()
 	err := c.Store.Update(ctx, func(tx *store.Tx) error {
 		effects = nil
 		now := time.Now().UTC()
@@ -110,7 +138,7 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 		if err != nil {
 			return err
 		}
-		o := fleet.Observed{Now: now, Groups: groups, Instances: instances, Nodes: map[string]fleet.Node{}, Slurm: states}
+		o := fleet.Observed{Now: now, Groups: groups, Instances: instances, Nodes: map[string]fleet.Node{}, Slurm: states, Since: since}
 		for _, n := range nodes {
 			o.Nodes[n.Name] = n
 		}
@@ -131,7 +159,7 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 			if effect.Kind != "" {
 				effects = append(effects, effect)
 			}
-			if a.Kind == fleet.GiveUp {
+			if a.Kind == fleet.GiveUp || a.Kind == fleet.Adopt {
 				next = now // what that leaves behind is for the next pass
 			}
 		}
@@ -196,6 +224,13 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 		if err := fleet.Instances.Put(w.tx, i); err != nil {
 			return fleet.Action{}, err
 		}
+		// A node that comes back after a scale-in is nobody's wish yet.
+		if n, ok := w.o.Nodes[a.Node]; ok && n.Want {
+			n.Want, n.Early, n.Jobs = false, false, nil
+			if err := w.putNode(n); err != nil {
+				return fleet.Action{}, err
+			}
+		}
 		return fleet.Action{Kind: fleet.Stop, Node: a.Node, Instance: i.ID},
 			w.event("node/"+a.Node, "retired", map[string]any{"instance": i.ID, "code": a.Code, "reason": a.Reason})
 	case fleet.Fail:
@@ -222,6 +257,10 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 		return fleet.Action{}, w.event("node/"+a.Node, "ready", map[string]any{"instance": i.ID, "afterMs": w.now.Sub(i.LaunchedAt).Milliseconds()})
 	case fleet.Forget:
 		return fleet.Action{}, fleet.Instances.Delete(w.tx, a.Instance)
+	case fleet.Adopt:
+		n := w.node(a.Node, w.groups[a.GroupID])
+		n.Want, n.WantAt, n.ChangedAt = true, w.now, w.now
+		return fleet.Action{}, errors.Join(w.putNode(n), w.event("node/"+a.Node, "adopted", map[string]any{"reason": a.Reason}))
 	case fleet.GiveUp:
 		n := w.node(a.Node, w.groups[a.GroupID])
 		n.Want, n.Early, n.Jobs = false, false, nil

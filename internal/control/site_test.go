@@ -3,6 +3,7 @@ package control_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,7 +17,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/openpcs/openpcs/internal/agent"
 	"github.com/openpcs/openpcs/internal/awsapi"
 	"github.com/openpcs/openpcs/internal/compute"
 	"github.com/openpcs/openpcs/internal/compute/fake"
@@ -178,7 +178,7 @@ func newSite(t *testing.T, o options) *site {
 		if cl.ControllerAddress, err = fleet.PickAddress(tx, cl.SubnetID); err != nil {
 			return err
 		}
-		if cl.KeyARN, cl.KeyVersion, err = secretsmanager.Create(tx, region, "000000000000", "pcs!slurm-secret-"+cl.ID, agent.EncodeKey([]byte("0123456789abcdef")), "pcs", now); err != nil {
+		if cl.KeyARN, cl.KeyVersion, err = secretsmanager.Create(tx, region, "000000000000", "pcs!slurm-secret-"+cl.ID, base64.StdEncoding.EncodeToString([]byte("0123456789abcdef")), "pcs", now); err != nil {
 			return err
 		}
 		if err := fleet.Clusters.Put(tx, cl); err != nil {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -163,7 +164,7 @@ func (c *Control) sweep(ctx context.Context) (again bool, err error) {
 		if i.State.Live() {
 			known[i.ID] = true
 		}
-		if i.State == fleet.Running && have[i.ID] != compute.Running && i.StartedAt.Before(listed) {
+		if i.State == fleet.Running && have[i.ID] != compute.Running && cmp.Or(i.StartedAt, i.RegisteredAt).Before(listed) {
 			_, stopped := have[i.ID]
 			// What is there but stopped may be in the middle of a reboot.
 			if stopped && listed.Sub(c.suspect(i.ID)) < settleTime {

@@ -23,7 +23,6 @@ const (
 	Deleting     Status = "DELETING"
 	CreateFailed Status = "CREATE_FAILED"
 	UpdateFailed Status = "UPDATE_FAILED"
-	DeleteFailed Status = "DELETE_FAILED"
 )
 
 // ErrorInfo explains a *_FAILED status.
@@ -150,20 +149,37 @@ type Group struct {
 	Revision int    `json:"revision"`
 }
 
-// GroupGood is what an update of a group changes in slurm.conf.
+// GroupGood is what an update of a group changes.
 type GroupGood struct {
-	Min      int             `json:"min"`
-	Max      int             `json:"max"`
-	Settings []slurm.Setting `json:"settings,omitempty"`
+	Min             int             `json:"min"`
+	Max             int             `json:"max"`
+	Settings        []slurm.Setting `json:"settings,omitempty"`
+	ImageID         string          `json:"imageId,omitempty"`
+	SubnetIDs       []string        `json:"subnetIds"`
+	PurchaseOption  string          `json:"purchaseOption"`
+	SpotStrategy    string          `json:"spotStrategy,omitempty"`
+	TemplateID      string          `json:"templateId"`
+	TemplateVersion string          `json:"templateVersion"`
+	ProfileARN      string          `json:"profileArn"`
+	Launch          Launch          `json:"launch"`
+	Revision        int             `json:"revision"`
 }
 
 // Keep remembers what slurmctld has taken.
-func (g *Group) Keep() { g.Good = &GroupGood{Min: g.Min, Max: g.Max, Settings: g.Settings} }
+func (g *Group) Keep() {
+	g.Good = &GroupGood{
+		Min: g.Min, Max: g.Max, Settings: g.Settings, ImageID: g.ImageID, SubnetIDs: g.SubnetIDs,
+		PurchaseOption: g.PurchaseOption, SpotStrategy: g.SpotStrategy, TemplateID: g.TemplateID,
+		TemplateVersion: g.TemplateVersion, ProfileARN: g.ProfileARN, Launch: g.Launch, Revision: g.Revision,
+	}
+}
 
 // Restore goes back to what slurmctld took last.
 func (g *Group) Restore() {
-	if g.Good != nil {
-		g.Min, g.Max, g.Settings = g.Good.Min, g.Good.Max, g.Good.Settings
+	if o := g.Good; o != nil {
+		g.Min, g.Max, g.Settings, g.ImageID, g.SubnetIDs = o.Min, o.Max, o.Settings, o.ImageID, o.SubnetIDs
+		g.PurchaseOption, g.SpotStrategy, g.TemplateID = o.PurchaseOption, o.SpotStrategy, o.TemplateID
+		g.TemplateVersion, g.ProfileARN, g.Launch, g.Revision = o.TemplateVersion, o.ProfileARN, o.Launch, o.Revision
 	}
 }
 
@@ -243,6 +259,8 @@ type Node struct {
 	// LastHook is the id of the call of Slurm's programs that changed the node
 	// last: delivered again it changes nothing.
 	LastHook string `json:"lastHook,omitempty"`
+	// ChangedAt is when Slurm's programs spoke of the node last.
+	ChangedAt time.Time `json:"changedAt,omitzero"`
 	// Early says that a job got the node and ResumeProgram is still to come:
 	// the instance is launched ahead, but its slurmd must wait.
 	Early bool `json:"early,omitempty"`

@@ -23,6 +23,9 @@ const (
 	// EarlyLimit is how long an instance launched ahead waits for Slurm's
 	// ResumeProgram, which comes within two seconds unless the job is gone.
 	EarlyLimit = 10 * time.Second
+	// LostHook is how long what Slurm shows may contradict the last call of
+	// its programs before that call counts as lost.
+	LostHook = 10 * time.Second
 )
 
 // ReasonPrefix begins each reason that openpcs sets on a Slurm node, so that
@@ -41,6 +44,7 @@ const (
 	Fail      ActionKind = "fail"       // Instance did not come up: Fail it
 	MarkUp    ActionKind = "mark-up"    // Instance is ready in Slurm
 	Forget    ActionKind = "forget"     // drop the terminated Instance
+	Adopt     ActionKind = "adopt"      // Node is wanted, though no call said so
 	GiveUp    ActionKind = "give-up"    // Node is not wanted after all
 	PowerDown ActionKind = "power-down" // have Slurm suspend Node, which is down with its instance running
 	Replace   ActionKind = "replace"    // have Slurm power Node down as soon as its jobs are done
@@ -69,6 +73,8 @@ type Observed struct {
 	Instances []Instance
 	Nodes     map[string]Node       // by node name
 	Slurm     map[string]slurm.Node // nil: slurmctld has not answered
+	// Since is when each node came into the state that Slurm has now.
+	Since map[string]time.Time
 }
 
 // Plan returns what to do for a cluster's nodes, in a stable order, and when
@@ -177,6 +183,24 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 	}
 }
 
+// contradicts reports whether Slurm has shown a node in one state, and no call
+// of its programs has come, for so long that one must have been lost.
+func (p *planner) contradicts(name string, node Node) bool {
+	since, ok := p.Since[name]
+	if !ok {
+		return false
+	}
+	if node.ChangedAt.After(since) {
+		since = node.ChangedAt
+	}
+	at := since.Add(LostHook)
+	if p.Now.Before(at) {
+		p.wake(at)
+		return false
+	}
+	return true
+}
+
 // unusable reports whether Slurm, not a person, has the node down for good.
 func (p *planner) unusable(name string) bool {
 	n, ok := p.Slurm[name]
@@ -197,6 +221,18 @@ func (p *planner) node(g Group, index int) {
 		p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Down: node.Down, Reason: reason})
 		return
 	}
+	// Calls of Slurm's programs can be lost with the controller; what Slurm
+	// shows for a while counts in their place.
+	if known && node.Down == "" && !node.Early && g.Status != Deleting && p.contradicts(name, node) {
+		switch {
+		case seen.Has("POWERING_UP") && !node.Want && !live && !p.Now.Before(node.NotBefore):
+			p.do(Action{Kind: Adopt, GroupID: g.ID, Node: name, Reason: "Slurm is powering the node up"})
+			return
+		case seen.Has("POWERED_DOWN") && !seen.HasAny("POWER_UP", "POWERING_UP") && node.Want:
+			p.do(Action{Kind: GiveUp, GroupID: g.ID, Node: name, Reason: "Slurm has the node powered down"})
+			return
+		}
+	}
 	if node.Early {
 		if late := node.WantAt.Add(EarlyLimit); !p.Now.Before(late) {
 			p.do(Action{Kind: GiveUp, GroupID: g.ID, Node: name, Reason: "Slurm did not resume the node after all"})
@@ -205,7 +241,7 @@ func (p *planner) node(g Group, index int) {
 			p.wake(late)
 		}
 	}
-	if live || (g.Status != Active && g.Status != Updating) {
+	if live || g.Status == Creating || g.Status == CreateFailed || g.Status == Deleting {
 		return
 	}
 	// With its instance gone a node need not wait for SuspendTimeout, nor stay

@@ -52,7 +52,7 @@ func checkSafe(t interface {
 			if !node.Want || o.Now.Before(node.NotBefore) {
 				t.Fatalf("an instance is assigned to %s, which is not wanted or rests: %+v", a.Node, node)
 			}
-			if n := g.NodeIndex(a.Node); n < 1 || n > g.Max || (g.Status != fleet.Active && g.Status != fleet.Updating) {
+			if n := g.NodeIndex(a.Node); n < 1 || n > g.Max || (g.Status != fleet.Active && g.Status != fleet.Updating && g.Status != fleet.UpdateFailed) {
 				t.Fatalf("an instance is assigned to %s of the group %+v", a.Node, g)
 			}
 		case fleet.Retire, fleet.Fail:
@@ -115,8 +115,14 @@ func checkSafe(t interface {
 				t.Fatalf("a node is marked up: %+v", state)
 			}
 		case fleet.GiveUp:
-			if !node.Early || o.Now.Sub(node.WantAt) < fleet.EarlyLimit {
-				t.Fatalf("a node is given up: %+v", node)
+			early := node.Early && o.Now.Sub(node.WantAt) >= fleet.EarlyLimit
+			lost := node.Want && state.Has("POWERED_DOWN") && !state.Has("POWERING_UP") && o.Now.Sub(node.ChangedAt) >= fleet.LostHook && o.Now.Sub(o.Since[a.Node]) >= fleet.LostHook
+			if !early && !lost {
+				t.Fatalf("a node is given up: %+v, %+v", node, state)
+			}
+		case fleet.Adopt:
+			if node.Want || live[a.Node] > 0 || !state.Has("POWERING_UP") || o.Now.Sub(node.ChangedAt) < fleet.LostHook || o.Now.Sub(o.Since[a.Node]) < fleet.LostHook {
+				t.Fatalf("a node is adopted: %+v, %+v, %d instances", node, state, live[a.Node])
 			}
 		default:
 			t.Fatalf("unknown action %q", a.Kind)
@@ -136,7 +142,7 @@ func anything(t *rapid.T) fleet.Observed {
 			return noon.Add(-time.Duration(rapid.IntRange(0, 80).Draw(t, label+" minutes")) * time.Minute)
 		}
 	}
-	o := fleet.Observed{Now: noon, Nodes: map[string]fleet.Node{}, Slurm: map[string]slurm.Node{}}
+	o := fleet.Observed{Now: noon, Nodes: map[string]fleet.Node{}, Slurm: map[string]slurm.Node{}, Since: map[string]time.Time{}}
 	if rapid.IntRange(0, 9).Draw(t, "slurmctld is away") == 0 {
 		o.Slurm = nil
 	}
@@ -159,7 +165,7 @@ func anything(t *rapid.T) fleet.Observed {
 	for _, name := range names {
 		if rapid.Bool().Draw(t, "node "+name) {
 			o.Nodes[name] = fleet.Node{
-				Name: name, Want: rapid.Bool().Draw(t, "want"), WantAt: past("wantAt"), Early: rapid.IntRange(0, 3).Draw(t, "early") == 0,
+				Name: name, Want: rapid.Bool().Draw(t, "want"), WantAt: past("wantAt"), ChangedAt: past("changedAt"), Early: rapid.IntRange(0, 3).Draw(t, "early") == 0,
 				NotBefore: rapid.SampledFrom([]time.Time{{}, {}, noon.Add(time.Minute), noon.Add(-time.Minute)}).Draw(t, "notBefore"),
 				Down:      rapid.SampledFrom([]string{"", "", "", "pcs: x"}).Draw(t, "down"), Attempts: rapid.IntRange(0, 9).Draw(t, "attempts"),
 			}
@@ -171,6 +177,7 @@ func anything(t *rapid.T) fleet.Observed {
 					state = append(state, flag)
 				}
 			}
+			o.Since[name] = past("since")
 			o.Slurm[name] = slurm.Node{Name: name, State: state, Reason: rapid.SampledFrom([]string{"", "person says so", "pcs: x", "Not responding"}).Draw(t, "reason")}
 		}
 	}
@@ -388,6 +395,10 @@ func (w *world) apply(a fleet.Action) {
 	case fleet.GiveUp:
 		n := w.node(a.Node)
 		n.Want, n.Early = false, false
+		w.o.Nodes[a.Node] = n
+	case fleet.Adopt:
+		n := w.node(a.Node)
+		n.Want, n.WantAt, n.ChangedAt = true, w.o.Now, w.o.Now
 		w.o.Nodes[a.Node] = n
 	case fleet.PowerUp:
 		if h := w.slurm[a.Node]; h.power == "down" {

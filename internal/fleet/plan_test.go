@@ -94,6 +94,7 @@ func TestPlan(t *testing.T) {
 		{name: "assigns_nothing_in_a_group_being_created", base: off, edit: func(s *scene) { s.node.Want, s.group.Status = true, fleet.Creating }},
 		{name: "assigns_nothing_in_a_group_being_deleted", base: off, edit: func(s *scene) { s.node.Want, s.group.Status = true, fleet.Deleting }},
 		{name: "assigns_nothing_in_a_failed_group", base: off, edit: func(s *scene) { s.node.Want, s.group.Status = true, fleet.CreateFailed }},
+		{name: "assigns_in_a_group_whose_update_failed", base: off, edit: func(s *scene) { s.node.Want, s.group.Status = true, fleet.UpdateFailed }, want: "assign g-1"},
 		{name: "waits_for_the_back_off", base: off, edit: func(s *scene) { s.node.Want, s.node.NotBefore = true, noon.Add(7*time.Second) }, next: 7 * time.Second},
 		{name: "assigns_when_the_back_off_ends", base: off, edit: func(s *scene) { s.node.Want, s.node.NotBefore = true, noon }, want: "assign g-1"},
 		{name: "does_not_wake_for_an_unwanted_nodes_back_off", base: off, edit: func(s *scene) { s.node.NotBefore = noon.Add(7 * time.Second) }},

@@ -58,7 +58,7 @@ const (
 	keyLife  = 6 * time.Hour
 	keyRenew = time.Hour
 	// maxReport bounds what an instance may post.
-	maxReport = 8 << 20
+	maxReport = 256 << 10
 )
 
 // Handler serves the metadata tree and the agents' interface.
@@ -98,10 +98,17 @@ func (s *Server) Handler() http.Handler {
 		if err := json.Unmarshal(body, &r); err != nil {
 			return nil, &RefusedError{err}
 		}
+		if !slices.Contains([]string{"running", "slurmd-started", "failed"}, r.Stage) {
+			return nil, &RefusedError{fmt.Errorf("unknown stage %q", r.Stage)}
+		}
+		r.Code, r.Message, r.Log = cut(r.Code, 64), cut(r.Message, 4<<10), cut(r.Log, 64<<10)
+		if len(r.Timings) > 32 {
+			r.Timings = nil
+		}
 		return struct{}{}, s.Control.Report(ctx, i.ID, r)
 	}))
 	mux.HandleFunc("POST /openpcs/v1/failed", s.ofInstance(func(ctx context.Context, i fleet.Instance, body []byte) (any, error) {
-		return struct{}{}, s.Control.Failed(ctx, i.ID, string(body))
+		return struct{}{}, s.Control.Failed(ctx, i.ID, cut(string(body), 64<<10))
 	}))
 	mux.HandleFunc("GET /openpcs/v1/controller", s.whoAmI)
 	mux.HandleFunc("POST /openpcs/v1/hook", s.ofController(func(ctx context.Context, cl fleet.Cluster, body []byte) error {
@@ -121,6 +128,9 @@ func (s *Server) Handler() http.Handler {
 	}))
 	return mux
 }
+
+// cut keeps the end of a text, where logs say what went wrong.
+func cut(s string, n int) string { return s[max(0, len(s)-n):] }
 
 // RefusedError is a call that repeating will not make right.
 type RefusedError struct{ Err error }

@@ -46,10 +46,10 @@ func TestC7_RefusedSettings(t *testing.T) {
 	// The name is allowed, and the value is Slurm's own affair.
 	defer func() {
 		c.settings(t, "update-cluster", "", "", "[]")
-		must(t, c.errorInfo(t) == "None" || c.errorInfo(t) == "[]", "the cluster still shows the error: %s", c.errorInfo(t))
+		must(t, c.errorInfo(t) == "null", "the cluster still shows the error: %s", c.errorInfo(t))
 	}()
 	aws(t, "pcs", "update-cluster", "--cluster-identifier", c.id,
-		"--slurm-configuration", `{"slurmCustomSettings":[{"parameterName":"PriorityFlags","parameterValue":"NO_SUCH_FLAG"}]}`)
+		"--slurm-configuration", `{"slurmCustomSettings":[{"parameterName":"PreemptMode","parameterValue":"NO_SUCH_MODE"}]}`)
 	eventually(t, 30*time.Second, "the cluster says that its update failed", func() error {
 		status := aws(t, "pcs", "get-cluster", "--cluster-identifier", c.id, "--query", "cluster.status", "--output", "text")
 		if status != "UPDATE_FAILED" {
@@ -58,10 +58,10 @@ func TestC7_RefusedSettings(t *testing.T) {
 		return nil
 	})
 	info := c.errorInfo(t)
-	must(t, strings.Contains(info, "SLURM_CONFIGURATION_REFUSED") && strings.Contains(info, "NO_SUCH_FLAG"), "errorInfo does not name Slurm's reason: %s", info)
+	must(t, strings.Contains(info, "SLURM_CONFIGURATION_REFUSED") && strings.Contains(info, "NO_SUCH_MODE"), "errorInfo does not name Slurm's reason: %s", info)
 	eventually(t, 10*time.Second, "slurmctld answers with the former configuration", func() error {
 		r := c.login("scontrol", "show", "config")
-		if r.code != 0 || strings.Contains(r.out, "NO_SUCH_FLAG") {
+		if r.code != 0 || strings.Contains(r.out, "NO_SUCH_MODE") {
 			return errors.New(r.String())
 		}
 		return nil

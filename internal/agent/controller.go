@@ -367,9 +367,16 @@ func putHosts() error {
 	return writeFile("/etc/hosts", append([]byte(head), part...), 0o644)
 }
 
+// gateGrace is how long a reconfigure waits for jobs whose nodes come up;
+// launches take a second.
+const gateGrace = 3 * time.Second
+
 // switchTo makes slurmctld take the files and waits until it answers.
 func (c *Controller) switchTo(ctx context.Context, running bool) (refusal string, err error) {
 	if running {
+		// slurmctld ends gates that run while it reconfigures, and their jobs
+		// then wait for its half-minute tick.
+		c.watch.settle(ctx, gateGrace)
 		r := command(ctx, "scontrol", "reconfigure")
 		said := strings.TrimSpace(r.Stderr + r.Stdout)
 		if r.Code != 0 && said != "" && ctx.Err() == nil && !passing(said) {

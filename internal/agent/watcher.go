@@ -132,6 +132,20 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
+// settle returns when no gate waits, or after the limit.
+func (w *watcher) settle(ctx context.Context, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		w.mu.Lock()
+		waiting := len(w.gates)
+		w.mu.Unlock()
+		if waiting == 0 || pause(ctx, watchFast) != nil {
+			return
+		}
+	}
+}
+
 // ready reports whether the nodes were ready when last looked at.
 func (w *watcher) ready(names []string) bool {
 	w.mu.Lock()

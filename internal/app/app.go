@@ -105,7 +105,7 @@ func (a *App) Start(ctx context.Context) (err error) {
 		return fmt.Errorf("listen on %q: it is not host:port", o.Listen)
 	}
 	inner := net.JoinHostPort(a.host.Gateway.Addr().String(), port)
-	metadata := &imds.Server{Store: a.store, Keys: a.keys, Account: o.Account, Log: o.Log}
+	metadata := &imds.Server{Store: a.store, Keys: a.keys, Account: o.Account, Secret: []byte(a.root.Secret), Log: o.Log}
 	a.control = control.New(control.Options{
 		Forget: metadata.Forget,
 		Store:  a.store, Provider: a.provider, Keys: a.keys, Account: o.Account, StateDir: o.StateDir,

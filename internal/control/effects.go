@@ -85,6 +85,9 @@ func (c *Control) command(ctx context.Context, l *loop, ctld Slurmctld, batch or
 		switch {
 		case err == nil:
 			errs = append(errs, c.ordered(ctx, l, state, nodes, batch.why))
+			if state == "RESUME" {
+				errs = append(errs, c.keepReasons(ctx, ctld, nodes, batch.why))
+			}
 		case state == "POWER_UP":
 			l.forgetPowerUp(nodes)
 		}
@@ -155,6 +158,22 @@ func (c *Control) setDown(ctx context.Context, l *loop, ctld Slurmctld, nodes []
 		}
 		return nil
 	})
+}
+
+// keepReasons puts the reasons back that RESUME cleared: people look for them
+// after the node has gone. Slurm drops them when the node is resumed.
+func (c *Control) keepReasons(ctx context.Context, ctld Slurmctld, nodes []string, why map[string]string) error {
+	byReason := map[string][]string{}
+	for _, n := range nodes {
+		if reason := why[n]; strings.HasPrefix(reason, "Backing Instance") || strings.HasPrefix(reason, "Failed to launch") || strings.HasPrefix(reason, fleet.ReasonPrefix) {
+			byReason[reason] = append(byReason[reason], n)
+		}
+	}
+	var errs []error
+	for reason, list := range byReason {
+		errs = append(errs, scontrol(ctx, ctld, "update", "NodeName="+slurm.Compress(list), "Reason="+reason))
+	}
+	return errors.Join(errs...)
 }
 
 // orderEvents is how orders are told in a node's history.

@@ -197,7 +197,7 @@ func TestR17_LostInstanceSetsItsNodeDownWithinSeconds(t *testing.T) {
 				lose(s, old)
 				s.within(15*time.Second, "the job lost its node", func() bool { return s.ctld.lost("g-1") == 1 })
 				s.within(15*time.Second, "the node is idle~", func() bool { return s.ctld.state("g-1") == off })
-				if s.ctld.ran("Reason=pcs: instance "+old) != 1 {
+				if s.ctld.ran("State=DOWN Reason=pcs: instance "+old) != 1 {
 					t.Errorf("commands = %v", s.commands())
 				}
 				s.settle()
@@ -298,7 +298,7 @@ func TestBootstrapFailures(t *testing.T) {
 				if i.State != fleet.Terminated || i.Failure == "" || i.FailureCode == "" {
 					t.Errorf("instance = %+v", i)
 				}
-				if how == "fail" && s.ctld.ran("Reason=Backing Instance Failed To Bootstrap: "+i.ID) != 1 {
+				if how == "fail" && s.ctld.ran("State=DOWN Reason=Backing Instance Failed To Bootstrap: "+i.ID) != 1 {
 					t.Errorf("commands = %v", s.commands())
 				}
 				if len(s.present()) != 0 {

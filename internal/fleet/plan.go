@@ -231,6 +231,9 @@ func (p *planner) node(g Group, index int) {
 		case seen.Has("POWERED_DOWN") && !seen.HasAny("POWER_UP", "POWERING_UP") && node.Want:
 			p.do(Action{Kind: GiveUp, GroupID: g.ID, Node: name, Reason: "Slurm has the node powered down"})
 			return
+		case !live && !node.Want && !seen.HasAny("POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "POWER_DOWN", "DOWN"):
+			p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Reason: ReasonPrefix + "there is no instance behind the node"})
+			return
 		}
 	}
 	if node.Early {

@@ -2,9 +2,11 @@ package imds
 
 import (
 	"context"
-	"crypto/rand"
+	"crypto/hmac"
+	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,16 +42,11 @@ type Server struct {
 	Keys    *awsapi.Keys
 	Account string
 	Control Control
+	Secret  []byte // seals session tokens; keep it over restarts
 	Log     *slog.Logger
 
 	mu       sync.Mutex
-	sessions map[string]session    // IMDSv2 tokens
 	roleKeys map[string]awsapi.Key // by instance
-}
-
-type session struct {
-	address string
-	expires time.Time
 }
 
 const (
@@ -179,52 +176,41 @@ func (s *Server) openSession(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not for proxies", http.StatusForbidden)
 		return
 	}
-	token := newToken()
-	now := time.Now()
-	s.mu.Lock()
-	if s.sessions == nil {
-		s.sessions = map[string]session{}
-	}
-	s.trimSessions(source(r), now)
-	s.sessions[token] = session{source(r), now.Add(ttl)}
-	s.mu.Unlock()
+	token := s.token(source(r), time.Now().Add(ttl))
 	w.Header().Set("X-aws-ec2-metadata-token-ttl-seconds", strconv.Itoa(seconds))
 	_, _ = io.WriteString(w, token)
 }
 
-// maxSessions bounds what one instance can make the service remember.
-const maxSessions = 256
+// token seals an address and an expiry. It needs no memory, so that what an
+// instance holds stays good when the control plane is restarted.
+func (s *Server) token(address string, expires time.Time) string {
+	plain := binary.BigEndian.AppendUint64(nil, uint64(expires.Unix()))
+	return base64.URLEncoding.EncodeToString(append(plain, s.seal(address, plain)...))
+}
 
-// trimSessions drops what expired and, of an address with too many sessions,
-// all: a well-behaved client asks for a new one. It needs the lock.
-func (s *Server) trimSessions(address string, now time.Time) {
-	own := 0
-	for t, old := range s.sessions {
-		switch {
-		case old.expires.Before(now):
-			delete(s.sessions, t)
-		case old.address == address:
-			own++
-		}
+func (s *Server) seal(address string, plain []byte) []byte {
+	mac := hmac.New(sha256.New, s.Secret)
+	mac.Write([]byte("openpcs metadata token\n" + address + "\n"))
+	mac.Write(plain)
+	return mac.Sum(nil)
+}
+
+// valid reports whether the token was made for the address and has not
+// expired.
+func (s *Server) valid(token, address string, now time.Time) bool {
+	sealed, err := base64.URLEncoding.DecodeString(token)
+	if err != nil || len(sealed) != 8+sha256.Size {
+		return false
 	}
-	if own < maxSessions {
-		return
-	}
-	for t, old := range s.sessions {
-		if old.address == address {
-			delete(s.sessions, t)
-		}
-	}
+	plain, seal := sealed[:8], sealed[8:]
+	return hmac.Equal(seal, s.seal(address, plain)) && now.Unix() < int64(binary.BigEndian.Uint64(plain))
 }
 
 // tree wraps a part of the EC2 tree: a valid token of the same address, and
 // the instance that asks.
 func (s *Server) tree(f func(context.Context, fleet.Instance, string) ([]byte, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		sess, ok := s.sessions[r.Header.Get("X-aws-ec2-metadata-token")]
-		s.mu.Unlock()
-		if !ok || sess.address != source(r) || sess.expires.Before(time.Now()) {
+		if !s.valid(r.Header.Get("X-aws-ec2-metadata-token"), source(r), time.Now()) {
 			http.Error(w, "a session token is required: PUT /latest/api/token (IMDSv2)", http.StatusUnauthorized)
 			return
 		}
@@ -436,10 +422,4 @@ func (s *Server) Forget(instanceID string) {
 	s.mu.Lock()
 	delete(s.roleKeys, instanceID)
 	s.mu.Unlock()
-}
-
-func newToken() string {
-	var b [32]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	return base64.URLEncoding.EncodeToString(b[:])
 }

@@ -73,6 +73,7 @@ func TestServerKilledAtEachStep(t *testing.T) {
 			c.powerDown(t, "node-2", "node-3", "node-4")
 			began := time.Now()
 			id := c.submit(t, "queue-1", "srun hostname", "--nodelist=node-[2-4]", "--nodes=3")
+			defer c.controller("scancel " + id)
 			c.seen(t, "node-3", began, step)
 			c.killed(t, nil)
 			out := c.output(t, id, time.Minute)

@@ -94,6 +94,9 @@ func diagnose(t *testing.T) {
 		all := strings.Split(strings.TrimSpace(r.out), "\n")
 		r.out = strings.Join(append(all[:min(4, len(all))], all[max(min(4, len(all)), len(all)-15):]...), "\n")
 		show("openpcs explain "+n.ID, r)
+		if n.Instance != "" && n.Status != "IDLE+CLOUD" {
+			show("bootstrap.log of "+n.ID, openpcs("connect", n.ID, "--", "tail", "-n", "15", "/var/log/amazon/pcs/bootstrap.log"))
+		}
 	}
 	clusters, _ := rows[clusterRow]("clusters")
 	for _, c := range clusters {

@@ -101,7 +101,7 @@ func diagnose(t *testing.T) {
 	clusters, _ := rows[clusterRow]("clusters")
 	for _, c := range clusters {
 		show("cluster "+c.Name, openpcs("connect", c.ID, "--", "sh", "-c",
-			"squeue --all; sinfo --all; tail -n 25 /var/log/slurm/slurmctld.log | grep -v AUDIT_RPCS"))
+			"date +%FT%T.%3N; squeue --all; sinfo --all; grep -v AUDIT_RPCS /var/log/slurm/slurmctld.log | tail -n 25; journalctl --unit openpcs-controller --lines 10 --output short-precise --no-pager"))
 	}
 	fmt.Fprintf(&text, "--- serve.log\n%s\n", clip(tail(serveLog(), 25)))
 	t.Log(text.String())

@@ -49,7 +49,8 @@ host: ## Install the packages and start Incus, nothing of openpcs
 test: ## Run all tests, those on real Incus and real Slurm too
 	$(MAKE) --no-print-directory host build
 	scripts/awscli.sh path
-	go test -race -count=1 -timeout 30m $$(go list $(PACKAGES) | grep -v /test/e2e)
+	go test -race -count=1 -timeout 30m $$(go list $(PACKAGES) | grep -v -e /test/e2e -e /compute/incus)
+	go test -race -count=1 -timeout 15m ./internal/compute/incus
 	if [[ -n $$(ls test/e2e/*_test.go 2>/dev/null) ]]; then go test -count=1 -timeout 60m -tags e2e -v ./test/e2e/...; fi
 
 .PHONY: test-short

@@ -42,6 +42,7 @@ const probeInterval = 100 * time.Millisecond
 // that nothing is missed, Watch updates the project, without any change, until
 // it hears of that, and only then calls ready.
 func (p *Provider) Watch(ctx context.Context, ready func(), fn func(compute.Event)) error {
+	caller := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	conn, err := p.api.dial(ctx, "/1.0/events", url.Values{"type": {"lifecycle"}}, true)
@@ -63,9 +64,13 @@ func (p *Provider) Watch(ctx context.Context, ready func(), fn func(compute.Even
 	for {
 		_, b, err := conn.Read(ctx)
 		if err != nil {
+			// A read that is cut off says so in the connection's words.
 			select {
 			case err = <-probeErr:
 			default:
+				if caller.Err() != nil {
+					err = caller.Err()
+				}
 			}
 			return fmt.Errorf("watch instances: %w", err)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -60,9 +61,30 @@ func (p *Provider) removeImages(ctx context.Context) error {
 }
 
 func (p *Provider) removeNetwork(ctx context.Context) error {
-	err := p.api.call(ctx, http.MethodDelete, networkPath(p.opts.Network), inDefault, nil, nil)
+	err := p.deleteNetwork(ctx, p.opts.Network)
 	if err != nil && !errors.Is(err, compute.ErrNotFound) {
 		return err
 	}
 	return removeStray(ctx, p.opts.Network)
+}
+
+// networkTries is how often a bridge is deleted whose former members are just
+// going: the engine fails on one that vanishes under its eyes.
+const networkTries = 20
+
+// deleteNetwork deletes a network of the engine.
+func (p *Provider) deleteNetwork(ctx context.Context, name string) error {
+	for try := 1; ; try++ {
+		err := p.api.call(ctx, http.MethodDelete, networkPath(name), inDefault, nil, nil)
+		if err == nil || !says(err, "bridge children") || try == networkTries {
+			return err
+		}
+		timer := time.NewTimer(250 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		case <-timer.C:
+		}
+	}
 }

@@ -195,7 +195,7 @@ func (p *Provider) applyNetwork(ctx context.Context, config map[string]string) e
 		return p.mendNetwork(ctx, have, config)
 	case err == nil && have.Managed:
 		p.log.Warn("Making a network again whose creation had failed", "network", name)
-		if err := p.api.call(ctx, http.MethodDelete, networkPath(name), inDefault, nil, nil); err != nil {
+		if err := p.deleteNetwork(ctx, name); err != nil {
 			return fmt.Errorf("delete half-made network: %w", err)
 		}
 	}
@@ -208,7 +208,7 @@ func (p *Provider) applyNetwork(ctx context.Context, config map[string]string) e
 	err = p.api.call(ctx, http.MethodPost, "/1.0/networks", inDefault, want, nil)
 	if err != nil {
 		// A network whose set-up failed may stay behind as Errored.
-		_ = p.api.call(context.WithoutCancel(ctx), http.MethodDelete, networkPath(name), inDefault, nil, nil)
+		_ = p.deleteNetwork(context.WithoutCancel(ctx), name)
 	}
 	return err
 }

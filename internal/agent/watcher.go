@@ -34,6 +34,7 @@ type watcher struct {
 }
 
 type gate struct {
+	began time.Time
 	names []string
 	done  chan bool
 }
@@ -55,7 +56,7 @@ func (w *watcher) poke() {
 
 // wait returns when every node is ready (true) or one cannot become so.
 func (w *watcher) wait(ctx context.Context, names []string) bool {
-	g := &gate{names: names, done: make(chan bool, 1)}
+	g := &gate{began: time.Now(), names: names, done: make(chan bool, 1)}
 	w.mu.Lock()
 	w.gates[g] = struct{}{}
 	w.mu.Unlock()
@@ -132,15 +133,20 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// settle returns when no gate waits, or after the limit.
-func (w *watcher) settle(ctx context.Context, limit time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// settle returns when no gate waits that is younger than the grace: those end
+// by themselves, older ones belong to nodes that boot slowly. It takes a
+// little more than the grace at the most, however many jobs come meanwhile.
+func (w *watcher) settle(ctx context.Context, grace time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, grace+time.Second)
 	defer cancel()
 	for {
+		young := false
 		w.mu.Lock()
-		waiting := len(w.gates)
+		for g := range w.gates {
+			young = young || time.Since(g.began) < grace
+		}
 		w.mu.Unlock()
-		if waiting == 0 || pause(ctx, watchFast) != nil {
+		if !young || pause(ctx, watchFast) != nil {
 			return
 		}
 	}

@@ -107,15 +107,18 @@ func inner(m *testing.M) int {
 	return m.Run()
 }
 
-// lock keeps two runs of these tests from one site.
+// lock keeps two runs of these tests from one site: the later one waits.
 func lock() (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(os.TempDir(), "openpcs-e2e.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = f.Close()
-		return nil, errors.New("another run of these tests is under way on this machine")
+	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		fmt.Fprintln(os.Stderr, "e2e: another run of these tests is under way on this machine: waiting for its end")
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+			_ = f.Close()
+			return nil, fmt.Errorf("wait for the other run: %w", err)
+		}
 	}
 	return func() { _ = f.Close() }, nil
 }

@@ -66,7 +66,7 @@ func TestCLI(t *testing.T) {
 	})
 	t.Run("away", func(t *testing.T) {
 		for _, args := range [][]string{{"status"}, {"nodes"}, {"env"}} {
-			r := run(append(siteEnv, "OPENPCS_STATE=/var/lib/openpcs-e2e-nobody"), append([]string{binary()}, args...)...)
+			r := run(append(siteEnv, "OPENPCS_STATE="+stateDir+"-nobody"), append([]string{binary()}, args...)...)
 			must(t, r.code == 1 && r.out == "" && strings.Contains(r.errOut, "openpcs up"), "%s", r)
 		}
 	})

@@ -109,7 +109,7 @@ func inner(m *testing.M) int {
 
 // lock keeps two runs of these tests from one site: the later one waits.
 func lock() (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(os.TempDir(), "openpcs-e2e.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), "openpcs-"+siteName+".lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -21,14 +21,19 @@ import (
 )
 
 // The site of these tests. The network is one that no other test of the
-// repository uses.
+// repository uses. Several runs at a time on one machine take slots of their
+// own (1 to 9).
+var (
+	slot     = os.Getenv(slotEnv)
+	siteName = "e2e" + slot
+	stateDir = "/var/lib/openpcs-" + siteName
+	listen   = "127.0.0.1:731" + ofSlot("0", "")
+	subnet   = "10." + ofSlot("79", "10") + ".0.0/16"
+	project  = "openpcs-" + siteName
+	pool     = project
+)
+
 const (
-	siteName   = "e2e"
-	stateDir   = "/var/lib/openpcs-e2e"
-	listen     = "127.0.0.1:7310"
-	subnet     = "10.79.0.0/16"
-	project    = "openpcs-" + siteName
-	pool       = project
 	region     = "ap-northeast-1"
 	version    = "26.05"
 	startLimit = 60 * time.Second
@@ -39,11 +44,20 @@ const (
 const (
 	binaryEnv = "OPENPCS_E2E_BINARY"
 	awsEnv    = "OPENPCS_E2E_AWS"
+	slotEnv   = "OPENPCS_E2E_SLOT"
 )
 
 var siteEnv = []string{
 	"OPENPCS_SITE=" + siteName, "OPENPCS_STATE=" + stateDir, "OPENPCS_LISTEN=" + listen,
 	"OPENPCS_SUBNET=" + subnet, "OPENPCS_REGION=" + region,
+}
+
+// ofSlot is what a run without a slot has, or the prefix with its slot.
+func ofSlot(without, prefix string) string {
+	if slot == "" {
+		return without
+	}
+	return prefix + slot
 }
 
 // binary is the openpcs under test.

@@ -54,6 +54,7 @@ type Control struct {
 	resumed  announcer
 	suspects map[string]time.Time     // seen stopped, since when
 	present  map[string]compute.State // the provider's instances
+	doubts   chan string              // instances to be looked at
 	// launches bounds launches and terminations under way: more of them at
 	// once than this make each other slower.
 	launches chan struct{}
@@ -64,7 +65,7 @@ const maxLaunches = 8
 
 // New returns a Control that does nothing until Start.
 func New(o Options) *Control {
-	c := &Control{Options: o, loops: map[string]*loop{}, busy: map[string]bool{}, present: map[string]compute.State{}, suspects: map[string]time.Time{}, launches: make(chan struct{}, maxLaunches)}
+	c := &Control{Options: o, loops: map[string]*loop{}, busy: map[string]bool{}, present: map[string]compute.State{}, suspects: map[string]time.Time{}, doubts: make(chan string, 1024), launches: make(chan struct{}, maxLaunches)}
 	if c.Slurmctld == nil {
 		c.Slurmctld = func(cl fleet.Cluster) Slurmctld { return newAgentClient(cl) }
 	}

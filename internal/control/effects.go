@@ -58,6 +58,8 @@ func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 			order("POWER_DOWN_ASAP", a)
 		case fleet.Recover:
 			order("RESUME", a)
+		case fleet.HoldOut:
+			order(holdOut, a)
 		case fleet.SetDown:
 			why := cause{a.Reason, a.Down}
 			batch.down[why] = append(batch.down[why], a.Node)
@@ -80,6 +82,10 @@ func (c *Control) command(ctx context.Context, l *loop, ctld Slurmctld, batch or
 		errs = append(errs, c.setDown(ctx, l, ctld, nodes, why))
 	}
 	for state, nodes := range batch.states {
+		if state == holdOut {
+			errs = append(errs, c.holdOut(ctx, l, ctld, nodes, batch.why))
+			continue
+		}
 		err := scontrol(ctx, ctld, "update", "NodeName="+slurm.Compress(nodes), "State="+state)
 		errs = append(errs, err)
 		switch {
@@ -176,9 +182,30 @@ func (c *Control) keepReasons(ctx context.Context, ctld Slurmctld, nodes []strin
 	return errors.Join(errs...)
 }
 
+// holdOut is the order to set idle nodes down while nothing can be launched
+// for them.
+const holdOut = "DOWN"
+
+func (c *Control) holdOut(ctx context.Context, l *loop, ctld Slurmctld, nodes []string, why map[string]string) error {
+	byReason := map[string][]string{}
+	for _, n := range nodes {
+		byReason[why[n]] = append(byReason[why[n]], n)
+	}
+	var errs []error
+	for reason, list := range byReason {
+		err := scontrol(ctx, ctld, "update", "NodeName="+slurm.Compress(list), "State="+holdOut, "Reason="+reason)
+		if err == nil {
+			err = c.ordered(ctx, l, holdOut, list, why)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
 // orderEvents is how orders are told in a node's history.
 var orderEvents = map[string]string{
 	"POWER_UP": "power-up", "POWER_DOWN": "power-down", "POWER_DOWN_ASAP": "replace", "RESUME": "recovered",
+	holdOut: "held-out",
 }
 
 // ordered records what slurmctld was told.
@@ -203,63 +230,6 @@ func (c *Control) instance(ctx context.Context, id string) (i fleet.Instance, er
 		return err
 	})
 	return i, err
-}
-
-// start launches a pending instance.
-func (c *Control) start(ctx context.Context, cl fleet.Cluster, id string) error {
-	select {
-	case c.launches <- struct{}{}:
-		defer func() { <-c.launches }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	i, err := c.instance(ctx, id)
-	if err != nil || i.State != fleet.Pending || !i.StartedAt.IsZero() {
-		return ignoreMissing(err)
-	}
-	var image fleet.Image
-	err = c.Store.View(ctx, func(tx *store.Tx) error {
-		image, err = fleet.Images.Get(tx, i.ImageID)
-		return err
-	})
-	if err == nil {
-		var spec compute.Spec
-		if spec, err = c.nodeSpec(cl, i, image); err == nil {
-			err = c.Provider.Launch(ctx, spec)
-		}
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	now := time.Now().UTC()
-	return c.Store.Update(ctx, func(tx *store.Tx) error {
-		i, getErr := fleet.Instances.Get(tx, id)
-		if getErr != nil {
-			return ignoreMissing(getErr)
-		}
-		if err == nil {
-			i.StartedAt = now
-			if i.State == fleet.Pending {
-				i.State = fleet.Running
-			}
-			if err := fleet.Instances.Put(tx, i); err != nil {
-				return err
-			}
-			return event(tx, now, i.ClusterID, "node/"+i.NodeName, "launched", map[string]any{"instance": id, "afterMs": now.Sub(i.LaunchedAt).Milliseconds()})
-		}
-		code := "InternalError"
-		var capacity *compute.CapacityError
-		if errors.As(err, &capacity) {
-			code = capacity.Code
-		}
-		n, getErr := fleet.Nodes.Get(tx, fleet.NodeID(i.ClusterID, i.NodeName))
-		if getErr != nil {
-			return getErr
-		}
-		i, n = fleet.FailInstance(i, n, "LAUNCH_FAILED", err.Error(), launchReason(code), now)
-		return errors.Join(fleet.Instances.Put(tx, i), fleet.Nodes.Put(tx, n),
-			event(tx, now, i.ClusterID, "node/"+i.NodeName, "launch-failed", map[string]any{"instance": id, "code": code, "error": err.Error()}))
-	})
 }
 
 func ignoreMissing(err error) error {

@@ -159,7 +159,7 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 			if effect.Kind != "" {
 				effects = append(effects, effect)
 			}
-			if a.Kind == fleet.GiveUp || a.Kind == fleet.Adopt {
+			if a.Kind == fleet.GiveUp || a.Kind == fleet.Adopt || a.Kind == fleet.Lack || (a.Kind == fleet.Assign && effect.Kind == "") {
 				next = now // what that leaves behind is for the next pass
 			}
 		}
@@ -206,11 +206,16 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 	switch a.Kind {
 	case fleet.Assign:
 		g := w.groups[a.GroupID]
-		i, err := w.newInstance(g, a.Node)
+		i, err := w.newInstance(g, a.Node, a.Pool)
+		var none *fleet.NoAddressError
+		if errors.As(err, &none) {
+			// The next pass takes another pool, or finds that all rest.
+			g.Refuse(a.Pool.Type, a.Pool.SubnetID, noAddress, err.Error(), false, w.now)
+			w.groups[g.ID] = g
+			return fleet.Action{}, errors.Join(fleet.Groups.Put(w.tx, g), w.refused(g.ID, a.Node, a.Pool, noAddress, err.Error()))
+		}
 		if err != nil {
-			n := w.node(a.Node, g)
-			_, n = fleet.FailInstance(fleet.Instance{}, n, "NO_ADDRESS", err.Error(), launchReason("InsufficientFreeAddressesInSubnet"), w.now)
-			return fleet.Action{}, w.putNode(n)
+			return fleet.Action{}, err
 		}
 		if err := fleet.Instances.Put(w.tx, i); err != nil {
 			return fleet.Action{}, err
@@ -218,6 +223,10 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 		w.instances[i.ID] = i
 		return fleet.Action{Kind: fleet.Start, GroupID: g.ID, Node: a.Node, Instance: i.ID},
 			w.event("node/"+a.Node, "assigned", map[string]any{"instance": i.ID, "type": i.Type, "subnet": i.SubnetID})
+	case fleet.Lack:
+		n := fleet.LackNode(w.node(a.Node, w.groups[a.GroupID]), a.Pool)
+		return fleet.Action{}, errors.Join(w.putNode(n), w.event("node/"+a.Node, "lacking",
+			map[string]any{"code": a.Pool.Code, "error": a.Pool.Text, "again": a.Pool.NotBefore}))
 	case fleet.Retire:
 		i.State = fleet.ShuttingDown
 		i.StateCode, i.StateReason = "User.Initiated", "openpcs: "+a.Reason
@@ -270,46 +279,48 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 	}
 }
 
+// refused tells of a pool that had no instance to give.
+func (w *recorder) refused(groupID, node string, p fleet.Pool, code, text string) error {
+	return w.event("node/"+node, "refused", map[string]any{"group": groupID, "type": p.Type, "subnet": p.SubnetID, "code": code, "error": text})
+}
+
 // newInstance makes the pending instance that will back a node.
-func (w *recorder) newInstance(g fleet.Group, node string) (fleet.Instance, error) {
+func (w *recorder) newInstance(g fleet.Group, node string, p fleet.Pool) (fleet.Instance, error) {
+	tags := map[string]string{}
+	maps.Copy(tags, g.Launch.Tags)
+	tags["aws:pcs:cluster-id"] = w.cl.ID
+	tags["aws:pcs:compute-node-group-id"] = g.ID
+	tags["AWSPCSManaged"] = "true"
+	i := fleet.Instance{
+		ID: fleet.NewEC2ID("i"), Region: g.Region, State: fleet.Pending, ImageID: g.Launch.ImageID,
+		SecurityGroups: g.Launch.SecurityGroups, KeyName: g.Launch.KeyName, ProfileARN: g.ProfileARN, Tags: tags,
+		UserData: bootData(w.cl, g), LaunchedAt: w.now,
+		ClusterID: w.cl.ID, GroupID: g.ID, NodeName: node, GroupRevision: g.Revision,
+	}
 	if w.addresses == nil {
 		var err error
 		if w.addresses, err = fleet.ReadAddresses(w.tx, g.Region); err != nil {
-			return fleet.Instance{}, err
+			return i, err
 		}
 	}
-	var failed error
-	for _, id := range g.SubnetIDs {
-		subnet, err := fleet.Subnets.Get(w.tx, id)
-		if err != nil {
-			return fleet.Instance{}, err
-		}
-		address, err := w.addresses.Take(subnet.CIDR)
-		if err != nil {
-			failed = err
-			continue
-		}
-		tags := map[string]string{}
-		maps.Copy(tags, g.Launch.Tags)
-		tags["aws:pcs:cluster-id"] = w.cl.ID
-		tags["aws:pcs:compute-node-group-id"] = g.ID
-		tags["AWSPCSManaged"] = "true"
-		return fleet.Instance{
-			ID: fleet.NewEC2ID("i"), Region: g.Region, State: fleet.Pending, ImageID: g.Launch.ImageID, Type: g.InstanceTypes[0],
-			SubnetID: id, VPCID: subnet.VPCID, AZ: subnet.AZ, Address: address, SecurityGroups: g.Launch.SecurityGroups,
-			KeyName: g.Launch.KeyName, ProfileARN: g.ProfileARN, Tags: tags,
-			UserData: bootData(w.cl, g), LaunchedAt: w.now,
-			ClusterID: w.cl.ID, GroupID: g.ID, NodeName: node, GroupRevision: g.Revision,
-		}, nil
-	}
-	return fleet.Instance{}, failed
+	return i, place(w.tx, &i, p, w.addresses)
 }
 
-// The reasons on Slurm nodes that PCS users know.
+// place puts a pending instance into a pool.
+func place(tx *store.Tx, i *fleet.Instance, p fleet.Pool, addresses *fleet.Addresses) error {
+	subnet, err := fleet.Subnets.Get(tx, p.SubnetID)
+	if err != nil {
+		return err
+	}
+	address, err := addresses.Take(subnet.CIDR)
+	if err != nil {
+		return err
+	}
+	i.Type, i.SubnetID, i.VPCID, i.AZ, i.Address = p.Type, subnet.ID, subnet.VPCID, subnet.AZ, address
+	return nil
+}
+
+// The reason on Slurm nodes that PCS users know.
 func bootReason(instanceID string) string {
 	return "Backing Instance Failed To Bootstrap: " + instanceID
-}
-
-func launchReason(code string) string {
-	return "Failed to launch backing instance (Error Code: " + code + ")"
 }

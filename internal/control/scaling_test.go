@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -87,67 +86,6 @@ func TestJobStartsAnInstanceAndIdlenessEndsIt(t *testing.T) {
 			})
 		})
 	}
-}
-
-// R4, R13: a launch that fails for want of capacity.
-func TestLaunchWithoutCapacity(t *testing.T) {
-	full := true
-	var mu sync.Mutex
-	o := dynamic(1)
-	o.fake.LaunchError = func(spec compute.Spec) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if full && spec.Role == "node" {
-			return &compute.CapacityError{Code: "InsufficientInstanceCapacity", Err: errors.New("no room")}
-		}
-		return nil
-	}
-	run(t, o, func(s *site) {
-		seen := map[string]bool{}
-		s.ctld.submit(false, "g-1")
-		s.within(5*time.Second, "the job loses the node", func() bool { return s.ctld.lost("g-1") == 1 })
-		for _, c := range s.commands() {
-			if strings.Contains(c, "State=DOWN") {
-				seen[c] = true
-			}
-		}
-		const want = "scontrol update NodeName=g-1 State=DOWN Reason=Failed to launch backing instance (Error Code: InsufficientInstanceCapacity)"
-		if len(seen) != 1 || !seen[want] {
-			t.Errorf("commands = %v, want %q", seen, want)
-		}
-		s.within(15*time.Second, "the node is idle~, not DOWN", func() bool { return s.ctld.state("g-1") == off })
-		n := s.node("g-1")
-		if n.Attempts != 1 || n.Want || n.LastFailure == "" || n.Down != "" {
-			t.Errorf("node = %+v", n)
-		}
-		if len(s.present()) != 0 {
-			t.Errorf("instances that failed are still there: %v", s.present())
-		}
-		// Slurm tries again and again; launches come ever slower.
-		began, before := time.Now(), len(s.instances("g-1"))
-		for time.Since(began) < 50*time.Minute {
-			if s.ctld.state("g-1") == off {
-				s.ctld.submit(false, "g-1")
-			}
-			s.wait(time.Second)
-		}
-		if tries := len(s.instances("g-1")) - before; tries < 4 || tries > 14 {
-			t.Errorf("%d launches in 50 minutes", tries)
-		}
-		mu.Lock()
-		full = false
-		mu.Unlock()
-		s.within(11*time.Minute, "capacity is back and so is the node", func() bool {
-			if s.ctld.state("g-1") == off {
-				s.ctld.submit(false, "g-1")
-			}
-			return s.ctld.state("g-1") == up
-		})
-		s.settle()
-		if n := s.node("g-1"); n.Attempts != 0 || !n.NotBefore.IsZero() {
-			t.Errorf("after a success the node still rests: %+v", n)
-		}
-	})
 }
 
 func (s *site) commands() (out []string) {

@@ -209,8 +209,10 @@ func newSite(t *testing.T, o options) *site {
 func (s *site) group(g fleet.Group, subnet string) fleet.Group {
 	now := time.Now().UTC()
 	g.ID, g.ClusterID, g.Region, g.Status = "pcs_"+g.Name, clusterID, region, fleet.Creating
-	g.CreatedAt, g.ModifiedAt, g.SubnetIDs, g.PurchaseOption = now, now, []string{subnet}, "ONDEMAND"
-	g.InstanceTypes = []string{"t3.micro"}
+	g.CreatedAt, g.ModifiedAt, g.SubnetIDs, g.PurchaseOption = now, now, append([]string{subnet}, g.SubnetIDs...), "ONDEMAND"
+	if g.InstanceTypes == nil {
+		g.InstanceTypes = []string{"t3.micro"}
+	}
 	g.Launch = fleet.Launch{ImageID: imageID, SecurityGroups: []string{"sg-1"}, Tags: map[string]string{"team": "x"}}
 	return g
 }

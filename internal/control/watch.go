@@ -47,15 +47,10 @@ const (
 // watch follows the provider until Stop. After each break of the connection
 // everything is compared anew, so that no event can be missed for good.
 func (c *Control) watch() {
-	doubts := make(chan string, 1024)
+	doubts := c.doubts
 	c.spawn(func() { c.examine(doubts) })
 	for c.ctx.Err() == nil {
-		err := c.Provider.Watch(c.ctx, func() {
-			select {
-			case doubts <- "":
-			default:
-			}
-		}, func(e compute.Event) {
+		err := c.Provider.Watch(c.ctx, func() { c.doubt("") }, func(e compute.Event) {
 			switch e.Kind {
 			case compute.Started:
 				c.setPresent(e.ID, compute.Running)
@@ -63,10 +58,7 @@ func (c *Control) watch() {
 			case compute.Halted, compute.Deleted:
 				c.setPresent(e.ID, compute.Stopped)
 				c.suspect(e.ID)
-				select {
-				case doubts <- e.ID:
-				default: // the sweep finds it
-				}
+				c.doubt(e.ID)
 			}
 		})
 		if c.ctx.Err() != nil {
@@ -79,6 +71,14 @@ func (c *Control) watch() {
 		case <-timer.C:
 		}
 		timer.Stop()
+	}
+}
+
+// doubt has the provider compared with the state file soon.
+func (c *Control) doubt(id string) {
+	select {
+	case c.doubts <- id:
+	default: // the sweep finds it
 	}
 }
 
@@ -133,6 +133,7 @@ func (c *Control) sweep(ctx context.Context) (again bool, err error) {
 		have[i.ID] = i.State
 	}
 	c.mu.Lock()
+	before := c.present
 	c.present = maps.Clone(have)
 	for id := range c.suspects {
 		if have[id] != compute.Stopped { // up again, or gone
@@ -171,7 +172,13 @@ func (c *Control) sweep(ctx context.Context) (again bool, err error) {
 				again = true
 				continue
 			}
-			if err := c.lost(ctx, i.ID, stopped); err != nil {
+			_, seen := before[i.ID]
+			if !stopped && !seen && i.RegisteredAt.IsZero() && i.StartedAt.After(c.started) {
+				err = c.neverThere(ctx, i.ID)
+			} else {
+				err = c.lost(ctx, i.ID, stopped)
+			}
+			if err != nil {
 				return false, err
 			}
 		}
@@ -211,6 +218,38 @@ func (c *Control) forgetOrphans(ctx context.Context, instances []fleet.Instance,
 		}
 		return nil
 	})
+}
+
+// neverThere records that a launch gave no error and no instance either,
+// which is how some engines say that there is no room.
+func (c *Control) neverThere(ctx context.Context, id string) error {
+	var cluster string
+	err := c.Store.Update(ctx, func(tx *store.Tx) error {
+		i, err := fleet.Instances.Get(tx, id)
+		if err != nil || i.State != fleet.Running {
+			return ignoreMissing(err)
+		}
+		const text = "the provider gave no error and no instance either"
+		now := time.Now().UTC()
+		cluster = i.ClusterID
+		i.State, i.StateCode, i.StateReason = fleet.ShuttingDown, "Server."+noCapacity, text
+		i.FailureCode, i.Failure = "INSUFFICIENT_CAPACITY", text
+		if err := fleet.Instances.Put(tx, i); err != nil {
+			return err
+		}
+		// The node stays wanted: another pool may have room.
+		g, err := fleet.Groups.Get(tx, i.GroupID)
+		if err == nil {
+			g.Refuse(i.Type, i.SubnetID, noCapacity, text, false, now)
+			err = fleet.Groups.Put(tx, g)
+		}
+		return errors.Join(ignoreMissing(err), event(tx, now, i.ClusterID, "node/"+i.NodeName, "refused",
+			map[string]any{"instance": id, "type": i.Type, "subnet": i.SubnetID, "code": noCapacity, "error": text}))
+	})
+	if err == nil && cluster != "" {
+		c.Wake(cluster)
+	}
+	return err
 }
 
 // lost records that a running instance ended without our doing.

@@ -67,10 +67,17 @@ func (a *Addresses) Take(cidr string) (string, error) {
 		}
 	}
 	if spare == "" {
-		return "", fmt.Errorf("find a free address: the subnet %s has none left", cidr)
+		return "", &NoAddressError{cidr}
 	}
 	a.used[spare] = true
 	return spare, nil
+}
+
+// NoAddressError says that a subnet is full.
+type NoAddressError struct{ CIDR string }
+
+func (e *NoAddressError) Error() string {
+	return "find a free address: the subnet " + e.CIDR + " has none left"
 }
 
 // PickAddress takes one address of a subnet.

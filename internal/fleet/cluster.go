@@ -147,6 +147,9 @@ type Group struct {
 	// instances of an older one can be told.
 	Launch   Launch `json:"launch"`
 	Revision int    `json:"revision"`
+	// Refused are the pools that had no instance to give lately. An update of
+	// the group forgets them.
+	Refused []Pool `json:"refused,omitempty"`
 }
 
 // GroupGood is what an update of a group changes.

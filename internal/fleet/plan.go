@@ -53,6 +53,8 @@ const (
 	PowerUp   ActionKind = "power-up"   // ask Slurm to resume the static Node
 	SetDown   ActionKind = "set-down"   // set Node down in Slurm, then power it down
 	Recover   ActionKind = "recover"    // Node has no instance left: make it idle~ at once
+	Lack      ActionKind = "lack"       // no pool has an instance for Node: free its job
+	HoldOut   ActionKind = "hold-out"   // set the idle Node down while its group's pools rest
 )
 
 // Action is one thing to do. Code and Reason explain it to people.
@@ -64,6 +66,7 @@ type Action struct {
 	Code     string
 	Reason   string
 	Down     string // of SetDown: the node's Down that it takes care of
+	Pool     Pool   // of Assign: where to launch; of Lack: what was refused
 }
 
 // Observed is all that the planner sees of one cluster.
@@ -84,7 +87,7 @@ type Observed struct {
 // its node (Slurm does so only when the node is idle), it failed, its node
 // is no longer configured, or its group is being deleted.
 func Plan(o Observed) (actions []Action, next time.Time) {
-	p := planner{Observed: o, byNode: map[string]Instance{}}
+	p := planner{Observed: o, byNode: map[string]Instance{}, tries: map[string]map[[2]string]bool{}}
 	groups := map[string]Group{}
 	for _, g := range o.Groups {
 		groups[g.ID] = g
@@ -92,6 +95,9 @@ func Plan(o Observed) (actions []Action, next time.Time) {
 	for _, i := range o.Instances {
 		if i.NodeName != "" && i.State.Live() {
 			p.byNode[i.NodeName] = i
+		}
+		if i.State == Pending && i.StartedAt.IsZero() {
+			p.try(i.GroupID, i.Type, i.SubnetID)
 		}
 	}
 	for _, i := range o.Instances {
@@ -107,7 +113,8 @@ func Plan(o Observed) (actions []Action, next time.Time) {
 
 type planner struct {
 	Observed
-	byNode  map[string]Instance // live instances
+	byNode  map[string]Instance           // live instances
+	tries   map[string]map[[2]string]bool // launches under way, by group, type and subnet
 	actions []Action
 	next    time.Time
 }
@@ -118,6 +125,13 @@ func (p *planner) wake(at time.Time) {
 	if p.next.IsZero() || at.Before(p.next) {
 		p.next = at
 	}
+}
+
+func (p *planner) try(groupID, typ, subnetID string) {
+	if p.tries[groupID] == nil {
+		p.tries[groupID] = map[[2]string]bool{}
+	}
+	p.tries[groupID][[2]string{typ, subnetID}] = true
 }
 
 func (p *planner) instance(i Instance, groups map[string]Group) {
@@ -171,7 +185,15 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 		// there is lost, so a fresh instance is the safe way back, as on PCS.
 		p.do(Action{Kind: PowerDown, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Reason: p.Slurm[i.NodeName].Reason})
 	case i.ReadyAt.IsZero():
-		if n, ok := p.Slurm[i.NodeName]; ok && n.Ready() {
+		switch n, ok := p.Slurm[i.NodeName]; {
+		case ok && n.Has("INVALID_REG"):
+			// Slurm's reason has the counts: what was found and what the
+			// configuration says.
+			p.do(Action{
+				Kind: Fail, Instance: i.ID, Node: i.NodeName, Code: "INVALID_REGISTRATION",
+				Reason: "slurmctld did not take its registration: " + cmp.Or(n.Reason, "it has less than the configuration says"),
+			})
+		case ok && n.Ready():
 			p.do(Action{Kind: MarkUp, Instance: i.ID, Node: i.NodeName})
 		}
 	case i.GroupRevision != g.Revision && g.Status == Active:
@@ -247,6 +269,18 @@ func (p *planner) node(g Group, index int) {
 	if live || g.Status == Creating || g.Status == CreateFailed || g.Status == Deleting {
 		return
 	}
+	rest, held := g.Held(p.Now)
+	if held {
+		p.wake(rest.NotBefore)
+		switch {
+		case node.Want:
+			p.do(Action{Kind: Lack, GroupID: g.ID, Node: name, Code: rest.Code, Reason: LaunchReason(rest.Code), Pool: rest})
+		case known && seen.Has("IDLE", "POWERED_DOWN") && !seen.HasAny("DRAIN", "POWER_UP", "POWERING_UP"):
+			// While nothing can be had Slurm should give its jobs other nodes.
+			p.do(Action{Kind: HoldOut, GroupID: g.ID, Node: name, Code: rest.Code, Reason: LaunchReason(rest.Code)})
+		}
+		return
+	}
 	// With its instance gone a node need not wait for SuspendTimeout, nor stay
 	// down for what openpcs or Slurm itself did; a person's drain or reason
 	// stays as it is.
@@ -261,7 +295,12 @@ func (p *planner) node(g Group, index int) {
 			p.wake(node.NotBefore)
 		}
 	case node.Want:
-		p.do(Action{Kind: Assign, GroupID: g.ID, Node: name})
+		// Without a pool a try is under way in the only one: its end wakes.
+		pool, ok, _ := g.Choose(p.Now, func(pool Pool) bool { return p.tries[g.ID][[2]string{pool.Type, pool.SubnetID}] })
+		if ok {
+			p.try(g.ID, pool.Type, pool.SubnetID)
+			p.do(Action{Kind: Assign, GroupID: g.ID, Node: name, Pool: pool})
+		}
 	case index <= g.Min && known && !seen.HasAny("DRAIN", "DOWN", "POWERING_DOWN"):
 		// Slurm answers with its ResumeProgram, which makes the node wanted: a
 		// slurmd that registers before Slurm expects it would leave the node

@@ -27,8 +27,12 @@ func checkSafe(t interface {
 	}
 	instances := map[string]fleet.Instance{}
 	live := map[string]int{}
+	tries := map[string]int{} // launches under way, by group and type
 	for _, i := range o.Instances {
 		instances[i.ID] = i
+		if i.State == fleet.Pending && i.StartedAt.IsZero() {
+			tries[i.GroupID+i.Type]++
+		}
 		if i.State.Live() {
 			live[i.NodeName]++
 		}
@@ -47,6 +51,17 @@ func checkSafe(t interface {
 		case fleet.Assign:
 			if live[a.Node] > 0 {
 				t.Fatalf("a second instance is assigned to %s", a.Node)
+			}
+			for _, p := range g.Refused {
+				if p.Type != a.Pool.Type || p.SubnetID != a.Pool.SubnetID {
+					continue
+				}
+				if o.Now.Before(p.NotBefore) {
+					t.Fatalf("an instance is assigned to a pool that rests: %+v", p)
+				}
+				if tries[g.ID+p.Type]++; tries[g.ID+p.Type] > 1 {
+					t.Fatalf("a pool that refused is tried with two launches at once: %+v", p)
+				}
 			}
 			live[a.Node]++
 			if !node.Want || o.Now.Before(node.NotBefore) {
@@ -113,6 +128,15 @@ func checkSafe(t interface {
 			if drained || !state.Has("DOWN") || strings.HasPrefix(state.Reason, "person") || state.Reason == "" {
 				t.Fatalf("a node is powered down: %+v", state)
 			}
+		case fleet.Lack:
+			if _, held := g.Held(o.Now); !held || !node.Want || live[a.Node] > 0 || a.Pool.Code == "" {
+				t.Fatalf("a node lacks capacity: %+v, %+v", node, g)
+			}
+		case fleet.HoldOut:
+			// It takes no job from anyone: nothing runs on a node that is off.
+			if _, held := g.Held(o.Now); !held || node.Want || live[a.Node] > 0 || drained || !state.Has("IDLE", "POWERED_DOWN") {
+				t.Fatalf("a node is held out: %+v, %+v", state, g)
+			}
 		case fleet.MarkUp:
 			if !state.Ready() || i.RegisteredAt.IsZero() {
 				t.Fatalf("a node is marked up: %+v", state)
@@ -157,7 +181,16 @@ func anything(t *rapid.T) fleet.Observed {
 		limit := rapid.IntRange(0, 3).Draw(t, "max")
 		g := fleet.Group{
 			ID: "pcs_" + name, Name: name, Max: limit, Min: rapid.IntRange(0, limit).Draw(t, "min"), Revision: rapid.IntRange(0, 1).Draw(t, "revision"),
-			Status: rapid.SampledFrom([]fleet.Status{fleet.Active, fleet.Active, fleet.Updating, fleet.Deleting, fleet.Creating, fleet.UpdateFailed, fleet.CreateFailed}).Draw(t, "status"),
+			InstanceTypes: []string{"big", "small"}, SubnetIDs: []string{"subnet-1"},
+			Status:        rapid.SampledFrom([]fleet.Status{fleet.Active, fleet.Active, fleet.Updating, fleet.Deleting, fleet.Creating, fleet.UpdateFailed, fleet.CreateFailed}).Draw(t, "status"),
+		}
+		for _, typ := range g.InstanceTypes {
+			if rapid.IntRange(0, 2).Draw(t, "refused "+typ) == 0 {
+				g.Refused = append(g.Refused, fleet.Pool{
+					Type: typ, SubnetID: "subnet-1", Code: "Full", Refusals: 1,
+					NotBefore: noon.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "rests")) * time.Minute),
+				})
+			}
 		}
 		o.Groups = append(o.Groups, g)
 		for n := range 4 {
@@ -187,7 +220,7 @@ func anything(t *rapid.T) fleet.Observed {
 	for n := range rapid.IntRange(0, 8).Draw(t, "instances") {
 		name := rapid.SampledFrom(append(names, "")).Draw(t, "backs")
 		i := fleet.Instance{
-			ID: fmt.Sprintf("i-%d", n), NodeName: name, GroupRevision: rapid.IntRange(0, 1).Draw(t, "of revision"),
+			ID: fmt.Sprintf("i-%d", n), NodeName: name, Type: rapid.SampledFrom([]string{"big", "small"}).Draw(t, "type"), SubnetID: "subnet-1", GroupRevision: rapid.IntRange(0, 1).Draw(t, "of revision"),
 			State:        rapid.SampledFrom([]fleet.InstanceState{fleet.Pending, fleet.Running, fleet.Running, fleet.ShuttingDown, fleet.Terminated}).Draw(t, "state"),
 			TerminatedAt: past("terminatedAt"), StartedAt: past("startedAt"), RegisteredAt: past("registeredAt"), ReadyAt: past("readyAt"),
 		}
@@ -225,7 +258,8 @@ type world struct {
 	serial  int
 	starts  int // launches tried
 	broken  bool
-	hanging bool // agents do not register
+	full    map[string]bool // types without capacity
+	hanging bool            // agents do not register
 	t       interface {
 		Helper()
 		Fatalf(string, ...any)
@@ -252,7 +286,10 @@ func newWorld(t interface {
 	Fatalf(string, ...any)
 }, groups ...fleet.Group,
 ) *world {
-	w := &world{t: t, slurm: map[string]*host{}}
+	for i := range groups {
+		groups[i].InstanceTypes, groups[i].SubnetIDs = []string{"big", "small"}, []string{"subnet-1"}
+	}
+	w := &world{t: t, slurm: map[string]*host{}, full: map[string]bool{}}
 	w.o = fleet.Observed{Now: noon, Groups: groups, Nodes: map[string]fleet.Node{}}
 	w.configure()
 	return w
@@ -369,16 +406,28 @@ func (w *world) apply(a fleet.Action) {
 			}
 		}
 		w.o.Instances = append(w.o.Instances, fleet.Instance{
-			ID: fmt.Sprintf("i-%d", w.serial), State: fleet.Pending, GroupID: a.GroupID, NodeName: a.Node, LaunchedAt: w.o.Now, GroupRevision: rev,
+			ID: fmt.Sprintf("i-%d", w.serial), State: fleet.Pending, GroupID: a.GroupID, Type: a.Pool.Type, SubnetID: a.Pool.SubnetID, NodeName: a.Node, LaunchedAt: w.o.Now, GroupRevision: rev,
 		})
 	case fleet.Start:
-		w.starts++
 		i := w.find(a.Instance)
+		for w.full[i.Type] {
+			w.starts++
+			if !w.refused(i) {
+				return
+			}
+		}
+		w.starts++
 		if w.broken {
 			*i, w.o.Nodes[i.NodeName] = fleet.FailInstance(*i, w.node(i.NodeName), "LAUNCH_FAILED", "no room", "Failed to launch backing instance (Error Code: X)", w.o.Now)
 			return
 		}
 		i.State, i.StartedAt = fleet.Running, w.o.Now
+		w.group(a.GroupID).Grant(i.Type, i.SubnetID)
+	case fleet.Lack:
+		w.o.Nodes[a.Node] = fleet.LackNode(w.node(a.Node), a.Pool)
+	case fleet.HoldOut:
+		h := w.slurm[a.Node]
+		h.down, h.reason = true, a.Reason
 	case fleet.Retire:
 		w.find(a.Instance).State = fleet.ShuttingDown
 	case fleet.Fail:
@@ -426,6 +475,39 @@ func (w *world) apply(a fleet.Action) {
 		h := w.slurm[a.Node]
 		h.down, h.reason, h.power = false, "", "down"
 	}
+}
+
+func (w *world) group(id string) *fleet.Group {
+	for i := range w.o.Groups {
+		if w.o.Groups[i].ID == id {
+			return &w.o.Groups[i]
+		}
+	}
+	w.t.Fatalf("no group %s", id)
+	return nil
+}
+
+// refused is a launch for which its pool had no room. It reports whether the
+// instance is in another pool now.
+func (w *world) refused(i *fleet.Instance) bool {
+	g := w.group(i.GroupID)
+	g.Refuse(i.Type, i.SubnetID, "Full", "no room", false, w.o.Now)
+	pool, ok, busy := g.Choose(w.o.Now, func(p fleet.Pool) bool {
+		return slices.ContainsFunc(w.o.Instances, func(o fleet.Instance) bool {
+			return o.ID != i.ID && o.GroupID == g.ID && o.State == fleet.Pending && o.Type == p.Type
+		})
+	})
+	rest, _ := g.Held(w.o.Now)
+	switch {
+	case ok:
+		i.Type = pool.Type
+	case busy:
+		w.o.Instances = slices.DeleteFunc(w.o.Instances, func(o fleet.Instance) bool { return o.ID == i.ID })
+	default:
+		i.State = fleet.ShuttingDown
+		w.o.Nodes[i.NodeName] = fleet.LackNode(w.node(i.NodeName), rest)
+	}
+	return ok
 }
 
 // agents lets every instance that runs register, and its slurmd.
@@ -525,6 +607,7 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 			h := w.slurm[name]
 			switch event := rapid.SampledFrom([]string{
 				"job", "job", "early job", "idle", "lost", "silent", "drain", "undrain", "down", "up", "broken", "mended", "hang", "unhang",
+				"full", "half full", "room",
 				"update", "shrink", "grow", "time", "time", "plan", "plan", "plan", "agents",
 			}).Draw(t, "event"); {
 			case event == "time":
@@ -536,6 +619,12 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 				w.agents()
 			case event == "broken":
 				w.broken = true
+			case event == "full":
+				w.full["big"], w.full["small"] = true, true
+			case event == "half full":
+				w.full["big"] = true
+			case event == "room":
+				clear(w.full)
 			case event == "mended":
 				w.broken = false
 			case event == "hang":
@@ -580,6 +669,7 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 			}
 		}
 		w.broken, w.hanging = false, false
+		clear(w.full)
 		w.settle()
 		// What must be true once all is at rest.
 		for _, g := range w.o.Groups {
@@ -620,10 +710,15 @@ func TestLaunchesAreBoundedWhenAllFail(t *testing.T) {
 		{"a_job_waits_for_the_node", fleet.Group{ID: "pcs_g", Name: "g", Status: fleet.Active, Max: 1}, false},
 		{"a_static_node", fleet.Group{ID: "pcs_g", Name: "g", Status: fleet.Active, Min: 1, Max: 1}, false},
 		{"agents_never_register", fleet.Group{ID: "pcs_g", Name: "g", Status: fleet.Active, Max: 1}, true},
+		{"no_capacity", fleet.Group{ID: "pcs_f", Name: "g", Status: fleet.Active, Max: 1}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, tt.group)
 			w.broken, w.hanging = !tt.hang, tt.hang
+			if tt.group.ID == "pcs_f" {
+				w.broken, w.full["big"] = false, true
+				w.full["small"] = true
+			}
 			hours := []int{0, 0, 0}
 			for tick := range len(hours) * 3600 {
 				w.o.Now = noon.Add(time.Duration(tick) * time.Second)
@@ -645,6 +740,11 @@ func TestLaunchesAreBoundedWhenAllFail(t *testing.T) {
 				hours[h] -= hours[h-1]
 			}
 			t.Logf("launches by hour: %v", hours)
+			if tt.group.ID == "pcs_f" { // both pools are tried
+				for h := range hours {
+					hours[h] /= 2
+				}
+			}
 			if hours[0] < 3 || hours[0] > 15 || hours[1] < 2 || hours[1] > 7 || hours[2] < 2 || hours[2] > 7 {
 				t.Errorf("launches by hour: %v; want a growing distance of up to ten minutes, and no end", hours)
 			}

@@ -41,7 +41,7 @@ func (s scene) plan() ([]fleet.Action, time.Time) {
 func wanted() scene {
 	return scene{
 		now:   noon,
-		group: fleet.Group{ID: "pcs_g", ClusterID: "pcs_c", Name: "g", Status: fleet.Active, Max: 1},
+		group: fleet.Group{ID: "pcs_g", ClusterID: "pcs_c", Name: "g", Status: fleet.Active, Max: 1, InstanceTypes: []string{"big", "small"}, SubnetIDs: []string{"subnet-1", "subnet-2"}},
 		node:  fleet.Node{ClusterID: "pcs_c", GroupID: "pcs_g", Name: "g-1", Index: 1, Want: true, WantAt: noon.Add(-time.Minute)},
 		instances: []fleet.Instance{{
 			ID: "i-1", State: fleet.Running, ClusterID: "pcs_c", GroupID: "pcs_g", NodeName: "g-1",
@@ -57,6 +57,15 @@ func off() scene {
 	s.instances, s.node.Want = nil, false
 	s.slurm = []string{"IDLE", "CLOUD", "POWERED_DOWN"}
 	return s
+}
+
+// rests are pools that had no room a moment ago.
+func rests(pools ...string) (out []fleet.Pool) {
+	for _, p := range pools {
+		typ, subnet, _ := strings.Cut(p, "/")
+		out = append(out, fleet.Pool{Type: typ, SubnetID: subnet, Code: "Full", Text: "no room", Refusals: 1, NotBefore: noon.Add(time.Minute)})
+	}
+	return out
 }
 
 func text(actions []fleet.Action) string {
@@ -87,6 +96,40 @@ func TestPlan(t *testing.T) {
 		{name: "leaves_a_healthy_node_alone", base: wanted},
 		{name: "leaves_an_unwanted_node_alone", base: off},
 		{name: "leaves_an_unknown_node_alone", base: off, edit: func(s *scene) { s.node, s.slurm = fleet.Node{}, nil }},
+
+		{name: "lacks_what_every_pool_refuses", base: off, edit: func(s *scene) {
+			s.node.Want = true
+			s.group.Refused = rests("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
+		}, want: "lack g-1 Full", next: time.Minute},
+		{name: "takes_the_pool_that_is_left", base: off, edit: func(s *scene) {
+			s.node.Want = true
+			s.group.Refused = rests("big/subnet-1", "big/subnet-2", "small/subnet-1")
+		}, want: "assign g-1"},
+		{name: "holds_idle_nodes_out_while_all_pools_rest", base: off, edit: func(s *scene) {
+			s.group.Refused = rests("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
+		}, want: "hold-out g-1 Full", next: time.Minute},
+		{name: "does_not_hold_out_what_a_person_drained", base: off, edit: func(s *scene) {
+			s.group.Refused = rests("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
+			s.slurm, s.reason = append(s.slurm, "DRAIN"), foreign
+		}, next: time.Minute},
+		{name: "does_not_recover_while_all_pools_rest", base: off, edit: func(s *scene) {
+			s.group.Refused = rests("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
+			s.slurm, s.reason = []string{"DOWN", "CLOUD", "POWERED_DOWN"}, fleet.LaunchReason("Full")
+		}, next: time.Minute},
+		{name: "recovers_when_a_pool_may_be_tried", base: off, edit: func(s *scene) {
+			s.group.Refused = rests("big/subnet-1", "big/subnet-2", "small/subnet-1")
+			s.slurm, s.reason = []string{"DOWN", "CLOUD", "POWERED_DOWN"}, fleet.LaunchReason("Full")
+		}, want: "recover g-1"},
+		{name: "waits_for_the_try_in_the_only_pool", base: off, edit: func(s *scene) {
+			s.node.Want = true
+			s.group.InstanceTypes, s.group.SubnetIDs = s.group.InstanceTypes[:1], s.group.SubnetIDs[:1]
+			s.group.Refused = []fleet.Pool{{Type: "big", SubnetID: "subnet-1", Code: "Full", Refusals: 1, NotBefore: noon}}
+			s.instances = []fleet.Instance{{ID: "i-2", State: fleet.Pending, GroupID: "pcs_g", NodeName: "", Type: "big", SubnetID: "subnet-1"}}
+		}},
+		{name: "fails_an_instance_whose_registration_is_invalid", base: wanted, edit: func(s *scene) {
+			s.instances[0].ReadyAt = time.Time{}
+			s.slurm, s.reason = []string{"IDLE", "CLOUD", "DRAIN", "INVALID_REG"}, "Low RealMemory (reported:900 < 100.00% of configured:2000)"
+		}, want: "fail i-1 INVALID_REGISTRATION"},
 
 		{name: "assigns_an_instance_to_a_wanted_node", base: off, edit: func(s *scene) { s.node.Want = true }, want: "assign g-1"},
 		{name: "assigns_before_slurmctld_answers", base: off, edit: func(s *scene) { s.node.Want, s.slurm = true, nil }, want: "assign g-1"},
@@ -283,7 +326,7 @@ func TestI5_StaticNodesArePoweredUpOnceEach(t *testing.T) {
 func TestPlanIsInAStableOrder(t *testing.T) {
 	o := fleet.Observed{Now: noon, Nodes: map[string]fleet.Node{}}
 	for _, name := range []string{"z", "a", "m"} {
-		g := fleet.Group{ID: "pcs_" + name, Name: name, Status: fleet.Active, Max: 12}
+		g := fleet.Group{ID: "pcs_" + name, Name: name, Status: fleet.Active, Max: 12, InstanceTypes: []string{"big"}, SubnetIDs: []string{"subnet-1"}}
 		o.Groups = append(o.Groups, g)
 		for n := 1; n <= g.Max; n++ {
 			o.Nodes[g.NodeName(n)] = fleet.Node{Name: g.NodeName(n), Want: true}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/openpcs/openpcs/internal/awsapi"
 	"github.com/openpcs/openpcs/internal/ec2"
@@ -335,20 +336,25 @@ func (s *Service) getGroup(ctx context.Context, r *awsapi.Request, in *GroupRef)
 		}
 		nodes, err := fleet.Nodes.Of(tx, cl.ID)
 		out = &GroupOut{groupOut(g)}
-		out.ComputeNodeGroup.ErrorInfo = append(out.ComputeNodeGroup.ErrorInfo, failing(nodes, g.ID)...)
+		out.ComputeNodeGroup.ErrorInfo = append(out.ComputeNodeGroup.ErrorInfo, failing(g, nodes)...)
 		return err
 	})
 	return out, err
 }
 
-// maxFailing bounds how many nodes' failures a group shows.
+// maxFailing bounds how many failures a group shows.
 const maxFailing = 5
 
 // failing says why nodes of the group do not come up. PCS leaves the group
 // ACTIVE and silent; here errorInfo has it, which clients print as it is.
-func failing(nodes []fleet.Node, groupID string) (out []ErrorInfo) {
+func failing(g fleet.Group, nodes []fleet.Node) (out []ErrorInfo) {
+	for _, p := range g.Refused {
+		out = append(out, ErrorInfo{Code: "INSUFFICIENT_CAPACITY", Message: fmt.Sprintf(
+			"%s in %s: %s: %s (%d refusals in a row, the next try is not before %s)",
+			p.Type, p.SubnetID, p.Code, p.Text, p.Refusals, p.NotBefore.Format(time.RFC3339))})
+	}
 	for _, n := range nodes {
-		if n.GroupID == groupID && n.Attempts > 0 && len(out) < maxFailing {
+		if n.GroupID == g.ID && n.Attempts > 0 && len(out) < maxFailing {
 			out = append(out, ErrorInfo{Code: n.FailureCode, Message: fmt.Sprintf("the node %s failed to start %d times in a row: %s", n.Name, n.Attempts, n.LastFailure)})
 		}
 	}
@@ -432,7 +438,7 @@ func (s *Service) updateGroup(ctx context.Context, r *awsapi.Request, in *Update
 		if fleet.NeedsReplacement(before, g) {
 			g.Revision++
 		}
-		g.Status, g.ModifiedAt, g.Errors = fleet.Updating, r.Now, nil
+		g.Status, g.ModifiedAt, g.Errors, g.Refused = fleet.Updating, r.Now, nil, nil
 		return &GroupOut{groupOut(g)}, cl.ID, fleet.Groups.Put(tx, g)
 	})
 }

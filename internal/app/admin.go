@@ -120,6 +120,17 @@ func (a *App) admin() error {
 	handle("DELETE /v1/images/{id}", func(r *http.Request) (any, error) {
 		return struct{}{}, a.removeImage(r.Context(), r.PathValue("id"))
 	})
+	handle("GET /v1/faults", func(r *http.Request) (any, error) { return a.faults(r.Context()) })
+	handle("POST /v1/faults", func(r *http.Request) (any, error) {
+		var in FaultIn
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			return nil, err
+		}
+		return a.addFault(r.Context(), in)
+	})
+	handle("DELETE /v1/faults/{id}", func(r *http.Request) (any, error) {
+		return struct{}{}, a.removeFault(r.Context(), r.PathValue("id"))
+	})
 	_ = os.Remove(a.opts.Socket()) // left by a killed one; the lock is ours
 	old := unixMask()
 	err := a.listen("unix", a.opts.Socket(), mux)

@@ -21,6 +21,7 @@ import (
 	"github.com/openpcs/openpcs/internal/compute/incus"
 	"github.com/openpcs/openpcs/internal/control"
 	"github.com/openpcs/openpcs/internal/ec2"
+	"github.com/openpcs/openpcs/internal/fault"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/iam"
 	"github.com/openpcs/openpcs/internal/image"
@@ -90,6 +91,9 @@ func (a *App) Start(ctx context.Context) (err error) {
 		return err
 	}
 	a.later(func() { _ = a.store.Close() })
+	seam := fault.KillAt(o.CrashAt)
+	a.store.SetSeam(seam)
+	a.provider = fault.Provider(a.provider, seam)
 	a.keys = &awsapi.Keys{Store: a.store, Account: o.Account}
 	if a.root, err = a.keys.EnsureRoot(ctx); err != nil {
 		return err
@@ -109,7 +113,7 @@ func (a *App) Start(ctx context.Context) (err error) {
 	a.control = control.New(control.Options{
 		Forget: metadata.Forget,
 		Store:  a.store, Provider: a.provider, Keys: a.keys, Account: o.Account, StateDir: o.StateDir,
-		Endpoint: "http://" + inner, PrefixBits: a.host.Gateway.Bits(), ResumeTimeout: o.ResumeTimeout, Log: o.Log,
+		Endpoint: "http://" + inner, PrefixBits: a.host.Gateway.Bits(), ResumeTimeout: o.ResumeTimeout, Faults: o.Faults, Seam: seam, Log: o.Log,
 	})
 	front, err := a.services(ctx)
 	if err != nil {

@@ -3,6 +3,7 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -26,7 +27,12 @@ type Options struct {
 	Version  string // of the program
 	// ResumeTimeout is how long a node may take to come up.
 	ResumeTimeout time.Duration
-	Log           *slog.Logger
+	// Faults lets users have things go wrong, to see what happens then.
+	Faults bool
+	// CrashAt is the point (see fault.Seam) at which the process kills itself,
+	// to see that nothing is lost; only with Faults.
+	CrashAt string
+	Log     *slog.Logger
 }
 
 var (
@@ -62,7 +68,13 @@ func FromEnvironment() (Options, error) {
 		return o, fmt.Errorf("OPENPCS_RESUME_TIMEOUT: %q is not 5 to 65533 seconds", get("RESUME_TIMEOUT", ""))
 	}
 	o.ResumeTimeout = time.Duration(seconds) * time.Second
+	faults := get("FAULTS", "off")
+	o.Faults, o.CrashAt = faults == "on", get("CRASH_AT", "")
 	switch {
+	case faults != "on" && faults != "off":
+		return o, fmt.Errorf("OPENPCS_FAULTS: %q is not on or off", faults)
+	case o.CrashAt != "" && !o.Faults:
+		return o, errors.New("OPENPCS_CRASH_AT: works with OPENPCS_FAULTS=on alone")
 	case !sitePattern.MatchString(o.Site):
 		return o, fmt.Errorf("OPENPCS_SITE: %q is not up to 7 lower-case letters and digits", o.Site)
 	case !accountPattern.MatchString(o.Account):

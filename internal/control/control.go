@@ -16,6 +16,7 @@ import (
 
 	"github.com/openpcs/openpcs/internal/awsapi"
 	"github.com/openpcs/openpcs/internal/compute"
+	"github.com/openpcs/openpcs/internal/fault"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/slurm"
 	"github.com/openpcs/openpcs/internal/store"
@@ -33,11 +34,14 @@ type Options struct {
 	ResumeTimeout time.Duration
 	Cgroups       bool // instances have a usable cgroup v2 hierarchy
 	PrefixBits    int  // length of the bridge's network
+	Faults        bool // users may ask for faults
 	Log           *slog.Logger
 	// Forget, when set, is told of each instance that is gone.
 	Forget func(instanceID string)
 	// Slurmctld talks to a cluster's controller; nil: to its agent.
 	Slurmctld func(fleet.Cluster) Slurmctld
+	// Seam, when set, is told of what Control has slurmctld do.
+	Seam fault.Seam
 }
 
 // Control drives all clusters.
@@ -68,6 +72,10 @@ func New(o Options) *Control {
 	c := &Control{Options: o, loops: map[string]*loop{}, busy: map[string]bool{}, present: map[string]compute.State{}, suspects: map[string]time.Time{}, doubts: make(chan string, 1024), launches: make(chan struct{}, maxLaunches)}
 	if c.Slurmctld == nil {
 		c.Slurmctld = func(cl fleet.Cluster) Slurmctld { return newAgentClient(cl) }
+	}
+	if c.Seam != nil {
+		ctld := c.Slurmctld
+		c.Slurmctld = func(cl fleet.Cluster) Slurmctld { return &seamed{ctld(cl), c.Seam} }
 	}
 	return c
 }

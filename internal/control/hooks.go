@@ -236,6 +236,9 @@ func (c *Control) Go(ctx context.Context, i fleet.Instance) error {
 
 // Bootstrap tells a node's agent what to join.
 func (c *Control) Bootstrap(ctx context.Context, i fleet.Instance) (imds.Bootstrap, error) {
+	if err := c.strikeBootstrap(ctx, i); err != nil {
+		return imds.Bootstrap{}, err
+	}
 	b := imds.Bootstrap{InstanceID: i.ID, ClusterID: i.ClusterID, Region: i.Region, Endpoint: c.Endpoint, InstanceType: i.Type, Login: true}
 	err := c.Store.View(ctx, func(tx *store.Tx) error {
 		queues, err := fleet.Queues.Of(tx, i.ClusterID)

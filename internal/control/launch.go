@@ -62,6 +62,9 @@ func (c *Control) launch(ctx context.Context, cl fleet.Cluster, i fleet.Instance
 	if err != nil {
 		return err
 	}
+	if err := c.strikeLaunch(ctx, i); err != nil {
+		return err
+	}
 	return c.Provider.Launch(ctx, spec)
 }
 

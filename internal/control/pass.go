@@ -138,6 +138,15 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 		if err != nil {
 			return err
 		}
+		var lose []string
+		if c.Faults {
+			if lose, err = strikeNodes(tx, l.id, instances, now); err != nil {
+				return err
+			}
+		}
+		for _, id := range lose {
+			effects = append(effects, fleet.Action{Kind: loseInstance, Instance: id})
+		}
 		o := fleet.Observed{Now: now, Groups: groups, Instances: instances, Nodes: map[string]fleet.Node{}, Slurm: states, Since: since}
 		for _, n := range nodes {
 			o.Nodes[n.Name] = n
@@ -242,6 +251,12 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 		}
 		return fleet.Action{Kind: fleet.Stop, Node: a.Node, Instance: i.ID},
 			w.event("node/"+a.Node, "retired", map[string]any{"instance": i.ID, "code": a.Code, "reason": a.Reason})
+	case fleet.Reclaim:
+		i.State, i.StateCode, i.StateReason = fleet.ShuttingDown, a.Code, a.Code+": "+a.Reason
+		n := lostNode(w.node(a.Node, w.groups[a.GroupID]), i, a.Reason)
+		return fleet.Action{Kind: fleet.Stop, Node: a.Node, Instance: i.ID}, errors.Join(
+			fleet.Instances.Put(w.tx, i), w.putNode(n),
+			w.event("node/"+a.Node, "reclaimed", map[string]any{"instance": i.ID, "reason": a.Reason}))
 	case fleet.Fail:
 		g := w.groups[i.GroupID]
 		failed, n := fleet.FailInstance(i, w.node(a.Node, g), a.Code, a.Reason, bootReason(i.ID), w.now)

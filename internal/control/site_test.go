@@ -22,6 +22,7 @@ import (
 	"github.com/openpcs/openpcs/internal/compute/fake"
 	"github.com/openpcs/openpcs/internal/control"
 	"github.com/openpcs/openpcs/internal/ec2"
+	"github.com/openpcs/openpcs/internal/fault"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/imds"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
@@ -55,6 +56,8 @@ type site struct {
 	cancel  context.CancelFunc
 	hooks   int    // delivered calls so far, for their ids
 	unheard string // kind of hooks that are taken, but whose answer is lost
+
+	seam fault.Seam // of the control planes to come
 }
 
 // killable is the fake provider with a hook after each launch, so that a
@@ -222,8 +225,10 @@ func (s *site) start() {
 	s.t.Helper()
 	ctx, stop := context.WithCancel(s.ctx)
 	keys := &awsapi.Keys{Store: s.store, Account: "000000000000"}
+	s.store.SetSeam(s.seam)
 	c := control.New(control.Options{
-		Store: s.store, Provider: s.provider, Keys: keys, Account: "000000000000", StateDir: s.dir, PrefixBits: 16,
+		Seam: s.seam, Faults: true,
+		Store: s.store, Provider: fault.Provider(s.provider, s.seam), Keys: keys, Account: "000000000000", StateDir: s.dir, PrefixBits: 16,
 		Endpoint: "http://10.77.0.1:7300", Log: slog.New(slog.NewTextHandler(s.log, nil)), ResumeTimeout: resumeTimeout,
 		Slurmctld: func(fleet.Cluster) control.Slurmctld { return s.ctld },
 	})
@@ -420,7 +425,8 @@ func (s *site) hook(h imds.Hook) error {
 	if c == nil {
 		return errors.New("the control plane is away")
 	}
-	err := c.Hook(context.Background(), clusterID, h)
+	err := errors.New("the control plane died before it answered")
+	alone(func() { err = c.Hook(context.Background(), clusterID, h) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil && s.unheard == h.Kind {
@@ -428,6 +434,16 @@ func (s *site) hook(h imds.Hook) error {
 		return errors.New("the control plane died before it answered")
 	}
 	return err
+}
+
+// alone calls f where the control plane may die in it.
+func alone(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	<-done
 }
 
 // label gives a call its id, which is the same at each delivery.
@@ -483,7 +499,11 @@ func (s *site) boot(id string) {
 			if _, ok := s.provider.Spec(id); !ok || s.ctx.Err() != nil {
 				return false
 			}
-			if c := s.plane(); c != nil && f(c) == nil {
+			done := false
+			if c := s.plane(); c != nil {
+				alone(func() { done = f(c) == nil })
+			}
+			if done {
 				return true
 			}
 			pause(s.ctx, 100*time.Millisecond)

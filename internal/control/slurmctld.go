@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/openpcs/openpcs/internal/agent"
+	"github.com/openpcs/openpcs/internal/fault"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/imds"
 	"github.com/openpcs/openpcs/internal/slurm"
@@ -25,6 +26,30 @@ type Slurmctld interface {
 	Run(ctx context.Context, argv ...string) (agent.Ran, error)
 	// Nodes returns the states of all nodes.
 	Nodes(ctx context.Context) (map[string]slurm.Node, error)
+}
+
+// seamed tells a seam of all that changes something at slurmctld.
+type seamed struct {
+	Slurmctld
+	seam fault.Seam
+}
+
+func (s *seamed) Configure(ctx context.Context, conf agent.Config) (refusal string, err error) {
+	s.seam.Cross("slurmctld/configure", func() { refusal, err = s.Slurmctld.Configure(ctx, conf) })
+	return refusal, err
+}
+
+func (s *seamed) Run(ctx context.Context, argv ...string) (ran agent.Ran, err error) {
+	name := argv[0]
+	for _, a := range argv[1:] { // an update by the state that it sets
+		if state, ok := strings.CutPrefix(a, "State="); ok {
+			name = state
+		} else if strings.HasPrefix(a, "Reason=") && name == argv[0] {
+			name = "Reason"
+		}
+	}
+	s.seam.Cross("slurmctld/"+name, func() { ran, err = s.Slurmctld.Run(ctx, argv...) })
+	return ran, err
 }
 
 // agentClient talks to the agent on the controller.

@@ -277,10 +277,7 @@ func (c *Control) lost(ctx context.Context, id string, stopped bool) error {
 		if err != nil {
 			return err
 		}
-		n.Want, n.Jobs, n.Early = false, nil, false
-		n.Down = fleet.ReasonPrefix + "instance " + i.ID + " is gone, " + i.StateReason
-		n.FailureCode, n.LastFailure = "INSTANCE_LOST", n.Down
-		if err := fleet.Nodes.Put(tx, n); err != nil {
+		if err := fleet.Nodes.Put(tx, lostNode(n, i, i.StateReason)); err != nil {
 			return err
 		}
 		return event(tx, now, i.ClusterID, "node/"+i.NodeName, "lost", map[string]any{"instance": id, "reason": i.StateReason})
@@ -289,4 +286,12 @@ func (c *Control) lost(ctx context.Context, id string, stopped bool) error {
 		c.Wake(cluster)
 	}
 	return err
+}
+
+// lostNode is a node whose instance is gone without our doing.
+func lostNode(n fleet.Node, i fleet.Instance, why string) fleet.Node {
+	n.Want, n.Jobs, n.Early = false, nil, false
+	n.Down = fleet.ReasonPrefix + "instance " + i.ID + " is gone, " + why
+	n.FailureCode, n.LastFailure = "INSTANCE_LOST", n.Down
+	return n
 }

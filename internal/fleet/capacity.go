@@ -44,7 +44,7 @@ func (g Group) Pools() (out []Pool) {
 func (g Group) Choose(now time.Time, launching func(Pool) bool) (pool Pool, ok, busy bool) {
 	for _, p := range g.Pools() {
 		switch {
-		case now.Before(p.NotBefore):
+		case rests(now, p.NotBefore):
 		case p.Refusals > 0 && launching(p):
 			busy = true
 		default:
@@ -58,7 +58,7 @@ func (g Group) Choose(now time.Time, launching func(Pool) bool) (pool Pool, ok, 
 // first: until then no node of the group can be had.
 func (g Group) Held(now time.Time) (first Pool, held bool) {
 	for i, p := range g.Pools() {
-		if !now.Before(p.NotBefore) {
+		if !rests(now, p.NotBefore) {
 			return Pool{}, false
 		}
 		if i == 0 || p.NotBefore.Before(first.NotBefore) {
@@ -80,7 +80,7 @@ func (g *Group) Refuse(typ, subnetID, code, text string, final bool, now time.Ti
 	}
 	p := &g.Refused[i]
 	p.Code, p.Text = code, text
-	if now.Before(p.NotBefore) {
+	if rests(now, p.NotBefore) {
 		return
 	}
 	wait := min(backoffBase<<min(p.Refusals, 16), backoffCap)

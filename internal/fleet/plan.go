@@ -53,6 +53,7 @@ const (
 	PowerUp   ActionKind = "power-up"   // ask Slurm to resume the static Node
 	SetDown   ActionKind = "set-down"   // set Node down in Slurm, then power it down
 	Recover   ActionKind = "recover"    // Node has no instance left: make it idle~ at once
+	Reclaim   ActionKind = "reclaim"    // the provider takes Instance back now
 	Lack      ActionKind = "lack"       // no pool has an instance for Node: free its job
 	HoldOut   ActionKind = "hold-out"   // set the idle Node down while its group's pools rest
 )
@@ -168,6 +169,16 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 		retire("IDLE", "Slurm suspended its node")
 		return
 	}
+	if !i.ReclaimAt.IsZero() {
+		if !p.Now.Before(i.ReclaimAt) {
+			p.do(Action{
+				Kind: Reclaim, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: "Server.SpotInstanceTermination",
+				Reason: "the provider reclaimed it",
+			})
+			return
+		}
+		p.wake(i.ReclaimAt)
+	}
 	switch {
 	case i.State == Pending && i.StartedAt.IsZero():
 		p.do(Action{Kind: Start, GroupID: g.ID, Node: i.NodeName, Instance: i.ID})
@@ -205,6 +216,13 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 	}
 }
 
+// rests reports whether the time for the next try has not come. No rest is
+// longer than backoffCap: one that seems so is left from before the clock was
+// set back.
+func rests(now, notBefore time.Time) bool {
+	return now.Before(notBefore) && !notBefore.After(now.Add(backoffCap))
+}
+
 // contradicts reports whether Slurm has shown a node in one state, and no call
 // of its programs has come, for so long that one must have been lost.
 func (p *planner) contradicts(name string, node Node) bool {
@@ -212,7 +230,7 @@ func (p *planner) contradicts(name string, node Node) bool {
 	if !ok {
 		return false
 	}
-	if node.ChangedAt.After(since) {
+	if node.ChangedAt.After(since) && !node.ChangedAt.After(p.Now) {
 		since = node.ChangedAt
 	}
 	at := since.Add(LostHook)
@@ -247,7 +265,7 @@ func (p *planner) node(g Group, index int) {
 	// shows for a while counts in their place.
 	if known && node.Down == "" && !node.Early && g.Status != Deleting && p.contradicts(name, node) {
 		switch {
-		case seen.Has("POWERING_UP") && !node.Want && !live && !p.Now.Before(node.NotBefore):
+		case seen.Has("POWERING_UP") && !node.Want && !live && !rests(p.Now, node.NotBefore):
 			p.do(Action{Kind: Adopt, GroupID: g.ID, Node: name, Reason: "Slurm is powering the node up"})
 			return
 		case seen.Has("POWERED_DOWN") && !seen.HasAny("POWER_UP", "POWERING_UP") && node.Want:
@@ -259,7 +277,7 @@ func (p *planner) node(g Group, index int) {
 		}
 	}
 	if node.Early {
-		if late := node.WantAt.Add(EarlyLimit); !p.Now.Before(late) {
+		if late := node.WantAt.Add(EarlyLimit); !p.Now.Before(late) || node.WantAt.After(p.Now) {
 			p.do(Action{Kind: GiveUp, GroupID: g.ID, Node: name, Reason: "Slurm did not resume the node after all"})
 			return
 		} else {
@@ -290,7 +308,7 @@ func (p *planner) node(g Group, index int) {
 		return
 	}
 	switch {
-	case p.Now.Before(node.NotBefore):
+	case rests(p.Now, node.NotBefore):
 		if node.Want || index <= g.Min {
 			p.wake(node.NotBefore)
 		}

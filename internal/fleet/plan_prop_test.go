@@ -56,7 +56,7 @@ func checkSafe(t interface {
 				if p.Type != a.Pool.Type || p.SubnetID != a.Pool.SubnetID {
 					continue
 				}
-				if o.Now.Before(p.NotBefore) {
+				if rests(o.Now, p.NotBefore) {
 					t.Fatalf("an instance is assigned to a pool that rests: %+v", p)
 				}
 				if tries[g.ID+p.Type]++; tries[g.ID+p.Type] > 1 {
@@ -64,7 +64,7 @@ func checkSafe(t interface {
 				}
 			}
 			live[a.Node]++
-			if !node.Want || o.Now.Before(node.NotBefore) {
+			if !node.Want || rests(o.Now, node.NotBefore) {
 				t.Fatalf("an instance is assigned to %s, which is not wanted or rests: %+v", a.Node, node)
 			}
 			if n := g.NodeIndex(a.Node); n < 1 || n > g.Max || (g.Status != fleet.Active && g.Status != fleet.Updating && g.Status != fleet.UpdateFailed) {
@@ -128,6 +128,10 @@ func checkSafe(t interface {
 			if drained || !state.Has("DOWN") || strings.HasPrefix(state.Reason, "person") || state.Reason == "" {
 				t.Fatalf("a node is powered down: %+v", state)
 			}
+		case fleet.Reclaim:
+			if i.ReclaimAt.IsZero() || o.Now.Before(i.ReclaimAt) || !i.State.Live() {
+				t.Fatalf("an instance is reclaimed: %+v", i)
+			}
 		case fleet.Lack:
 			if _, held := g.Held(o.Now); !held || !node.Want || live[a.Node] > 0 || a.Pool.Code == "" {
 				t.Fatalf("a node lacks capacity: %+v, %+v", node, g)
@@ -142,7 +146,7 @@ func checkSafe(t interface {
 				t.Fatalf("a node is marked up: %+v", state)
 			}
 		case fleet.GiveUp:
-			early := node.Early && o.Now.Sub(node.WantAt) >= fleet.EarlyLimit
+			early := node.Early && (o.Now.Sub(node.WantAt) >= fleet.EarlyLimit || node.WantAt.After(o.Now))
 			lost := node.Want && state.Has("POWERED_DOWN") && !state.Has("POWERING_UP") && o.Now.Sub(node.ChangedAt) >= fleet.LostHook && o.Now.Sub(o.Since[a.Node]) >= fleet.LostHook
 			if !early && !lost {
 				t.Fatalf("a node is given up: %+v, %+v", node, state)
@@ -156,6 +160,10 @@ func checkSafe(t interface {
 		}
 	}
 }
+
+// rests reports whether a rest is under way; none lasts longer than ten
+// minutes, but for the clock.
+func rests(now, until time.Time) bool { return now.Before(until) && until.Sub(now) <= 10*time.Minute }
 
 // anything draws a state of the world, reachable or not.
 func anything(t *rapid.T) fleet.Observed {
@@ -182,7 +190,7 @@ func anything(t *rapid.T) fleet.Observed {
 		g := fleet.Group{
 			ID: "pcs_" + name, Name: name, Max: limit, Min: rapid.IntRange(0, limit).Draw(t, "min"), Revision: rapid.IntRange(0, 1).Draw(t, "revision"),
 			InstanceTypes: []string{"big", "small"}, SubnetIDs: []string{"subnet-1"},
-			Status:        rapid.SampledFrom([]fleet.Status{fleet.Active, fleet.Active, fleet.Updating, fleet.Deleting, fleet.Creating, fleet.UpdateFailed, fleet.CreateFailed}).Draw(t, "status"),
+			Status: rapid.SampledFrom([]fleet.Status{fleet.Active, fleet.Active, fleet.Updating, fleet.Deleting, fleet.Creating, fleet.UpdateFailed, fleet.CreateFailed}).Draw(t, "status"),
 		}
 		for _, typ := range g.InstanceTypes {
 			if rapid.IntRange(0, 2).Draw(t, "refused "+typ) == 0 {
@@ -222,7 +230,7 @@ func anything(t *rapid.T) fleet.Observed {
 		i := fleet.Instance{
 			ID: fmt.Sprintf("i-%d", n), NodeName: name, Type: rapid.SampledFrom([]string{"big", "small"}).Draw(t, "type"), SubnetID: "subnet-1", GroupRevision: rapid.IntRange(0, 1).Draw(t, "of revision"),
 			State:        rapid.SampledFrom([]fleet.InstanceState{fleet.Pending, fleet.Running, fleet.Running, fleet.ShuttingDown, fleet.Terminated}).Draw(t, "state"),
-			TerminatedAt: past("terminatedAt"), StartedAt: past("startedAt"), RegisteredAt: past("registeredAt"), ReadyAt: past("readyAt"),
+			TerminatedAt: past("terminatedAt"), StartedAt: past("startedAt"), ReclaimAt: rapid.SampledFrom([]time.Time{{}, {}, {}, noon.Add(-time.Second), noon.Add(time.Second)}).Draw(t, "reclaimAt"), RegisteredAt: past("registeredAt"), ReadyAt: past("readyAt"),
 		}
 		if i.State == fleet.Running && i.RegisteredAt.IsZero() && i.StartedAt.IsZero() {
 			i.StartedAt = noon.Add(-time.Minute) // one of the two made it running
@@ -423,6 +431,8 @@ func (w *world) apply(a fleet.Action) {
 		}
 		i.State, i.StartedAt = fleet.Running, w.o.Now
 		w.group(a.GroupID).Grant(i.Type, i.SubnetID)
+	case fleet.Reclaim:
+		w.lose(w.find(a.Instance))
 	case fleet.Lack:
 		w.o.Nodes[a.Node] = fleet.LackNode(w.node(a.Node), a.Pool)
 	case fleet.HoldOut:
@@ -607,12 +617,14 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 			h := w.slurm[name]
 			switch event := rapid.SampledFrom([]string{
 				"job", "job", "early job", "idle", "lost", "silent", "drain", "undrain", "down", "up", "broken", "mended", "hang", "unhang",
-				"full", "half full", "room",
+				"full", "half full", "room", "reclaim", "clock",
 				"update", "shrink", "grow", "time", "time", "plan", "plan", "plan", "agents",
 			}).Draw(t, "event"); {
 			case event == "time":
 				w.o.Now = w.o.Now.Add(time.Duration(rapid.IntRange(1, 700).Draw(t, "seconds")) * time.Second)
 				w.clocks()
+			case event == "clock": // is set, back or on
+				w.o.Now = w.o.Now.Add(time.Duration(rapid.IntRange(-90, 90).Draw(t, "minutes")) * time.Minute)
 			case event == "plan":
 				step()
 			case event == "agents":
@@ -649,6 +661,8 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 					n.Want, n.Early, n.WantAt = true, true, w.o.Now
 					w.o.Nodes[name] = n
 				}
+			case event == "reclaim" && w.live(name) != nil && w.live(name).State == fleet.Running:
+				w.live(name).ReclaimAt = w.o.Now.Add(time.Minute)
 			case event == "idle" && h.power == "up" && !strings.HasPrefix(name, "s-"):
 				w.suspend(name)
 			case event == "lost" && w.live(name) != nil && w.live(name).State == fleet.Running:

@@ -59,8 +59,8 @@ func off() scene {
 	return s
 }
 
-// rests are pools that had no room a moment ago.
-func rests(pools ...string) (out []fleet.Pool) {
+// rest are pools that had no room a moment ago.
+func rest(pools ...string) (out []fleet.Pool) {
 	for _, p := range pools {
 		typ, subnet, _ := strings.Cut(p, "/")
 		out = append(out, fleet.Pool{Type: typ, SubnetID: subnet, Code: "Full", Text: "no room", Refusals: 1, NotBefore: noon.Add(time.Minute)})
@@ -99,25 +99,25 @@ func TestPlan(t *testing.T) {
 
 		{name: "lacks_what_every_pool_refuses", base: off, edit: func(s *scene) {
 			s.node.Want = true
-			s.group.Refused = rests("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
+			s.group.Refused = rest("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
 		}, want: "lack g-1 Full", next: time.Minute},
 		{name: "takes_the_pool_that_is_left", base: off, edit: func(s *scene) {
 			s.node.Want = true
-			s.group.Refused = rests("big/subnet-1", "big/subnet-2", "small/subnet-1")
+			s.group.Refused = rest("big/subnet-1", "big/subnet-2", "small/subnet-1")
 		}, want: "assign g-1"},
 		{name: "holds_idle_nodes_out_while_all_pools_rest", base: off, edit: func(s *scene) {
-			s.group.Refused = rests("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
+			s.group.Refused = rest("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
 		}, want: "hold-out g-1 Full", next: time.Minute},
 		{name: "does_not_hold_out_what_a_person_drained", base: off, edit: func(s *scene) {
-			s.group.Refused = rests("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
+			s.group.Refused = rest("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
 			s.slurm, s.reason = append(s.slurm, "DRAIN"), foreign
 		}, next: time.Minute},
 		{name: "does_not_recover_while_all_pools_rest", base: off, edit: func(s *scene) {
-			s.group.Refused = rests("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
+			s.group.Refused = rest("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
 			s.slurm, s.reason = []string{"DOWN", "CLOUD", "POWERED_DOWN"}, fleet.LaunchReason("Full")
 		}, next: time.Minute},
 		{name: "recovers_when_a_pool_may_be_tried", base: off, edit: func(s *scene) {
-			s.group.Refused = rests("big/subnet-1", "big/subnet-2", "small/subnet-1")
+			s.group.Refused = rest("big/subnet-1", "big/subnet-2", "small/subnet-1")
 			s.slurm, s.reason = []string{"DOWN", "CLOUD", "POWERED_DOWN"}, fleet.LaunchReason("Full")
 		}, want: "recover g-1"},
 		{name: "waits_for_the_try_in_the_only_pool", base: off, edit: func(s *scene) {

@@ -66,6 +66,12 @@ type Instance struct {
 	BootstrapID  string    `json:"bootstrapId,omitempty"`
 	// ReadyAt is when slurmctld first saw its slurmd.
 	ReadyAt time.Time `json:"readyAt,omitzero"`
+	// HeldUntil keeps the agent from its bootstrap, Hangs for ever: both are
+	// faults that a user asked for.
+	HeldUntil time.Time `json:"heldUntil,omitzero"`
+	Hangs     bool      `json:"hangs,omitempty"`
+	// ReclaimAt is when the provider takes a Spot instance back.
+	ReclaimAt time.Time `json:"reclaimAt,omitzero"`
 	// Failure is why bootstrap failed; empty if it did not.
 	Failure     string `json:"failure,omitempty"`
 	FailureCode string `json:"failureCode,omitempty"`

@@ -333,6 +333,11 @@ func (s *Server) metadata(ctx context.Context, i fleet.Instance, path string) ([
 		"services/domain": "amazonaws.com", "services/partition": "aws", "profile": "default-hvm",
 		"reservation-id": "r-" + strings.TrimPrefix(i.ID, "i-"),
 	}
+	if !i.ReclaimAt.IsZero() {
+		at := i.ReclaimAt.UTC().Format("2006-01-02T15:04:05Z")
+		leaves["spot/instance-action"] = `{"action": "terminate", "time": "` + at + `"}`
+		leaves["spot/termination-time"] = at
+	}
 	for k, v := range i.Tags {
 		leaves["tags/instance/"+k] = v
 	}

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"runtime"
+	"strings"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
@@ -55,6 +57,7 @@ var migrations = []string{
 type Store struct {
 	write *sql.DB // one connection: SQLite has one writer
 	read  *sql.DB
+	seam  func(point string) // see SetSeam
 }
 
 // Open opens or creates the state file at path and brings its schema up to
@@ -142,7 +145,40 @@ type Tx struct {
 // Update runs fn in a transaction that can write. All of it is durable when
 // Update returns nil, and nothing of it happened otherwise.
 func (s *Store) Update(ctx context.Context, fn func(tx *Tx) error) error {
-	return run(ctx, s.write, fn)
+	if s.seam == nil {
+		return run(ctx, s.write, fn)
+	}
+	point := "commit/" + caller()
+	err := run(ctx, s.write, func(tx *Tx) error {
+		err := fn(tx)
+		if err == nil {
+			s.seam(point + "/before")
+		}
+		return err
+	})
+	if err == nil {
+		s.seam(point + "/after")
+	}
+	return err
+}
+
+// SetSeam has f told of the moments right before and after each commit, as
+// commit/control.launched/before; tests of crashes kill the process there.
+func (s *Store) SetSeam(f func(point string)) { s.seam = f }
+
+// caller names the function that called Update.
+func caller() string {
+	var pcs [1]uintptr
+	runtime.Callers(3, pcs[:])
+	frame, _ := runtime.CallersFrames(pcs[:]).Next()
+	name := frame.Function[strings.LastIndexByte(frame.Function, '/')+1:]
+	name, _, _ = strings.Cut(name, ".func") // of a function literal, where it stands
+	pkg, function, _ := strings.Cut(name, ".")
+	if at := strings.LastIndexByte(function, '.'); at >= 0 { // a method
+		function = function[at+1:]
+	}
+	function, _, _ = strings.Cut(function, "[") // type arguments
+	return pkg + "." + function
 }
 
 // View runs fn in a transaction that sees one consistent state.

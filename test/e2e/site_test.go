@@ -50,6 +50,7 @@ const (
 var siteEnv = []string{
 	"OPENPCS_SITE=" + siteName, "OPENPCS_STATE=" + stateDir, "OPENPCS_LISTEN=" + listen,
 	"OPENPCS_SUBNET=" + subnet, "OPENPCS_REGION=" + region,
+	"OPENPCS_FAULTS=on",
 }
 
 // ofSlot is what a run without a slot has, or the prefix with its slot.

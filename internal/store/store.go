@@ -173,11 +173,11 @@ func caller() string {
 	frame, _ := runtime.CallersFrames(pcs[:]).Next()
 	name := frame.Function[strings.LastIndexByte(frame.Function, '/')+1:]
 	name, _, _ = strings.Cut(name, ".func") // of a function literal, where it stands
+	name, _, _ = strings.Cut(name, "[")     // type arguments
 	pkg, function, _ := strings.Cut(name, ".")
 	if at := strings.LastIndexByte(function, '.'); at >= 0 { // a method
 		function = function[at+1:]
 	}
-	function, _, _ = strings.Cut(function, "[") // type arguments
 	return pkg + "." + function
 }
 

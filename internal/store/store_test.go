@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -490,5 +491,41 @@ func TestWhatWasAcceptedSurvivesKill9(t *testing.T) {
 			return errors.Join(err, err2, err3)
 		})
 		_ = s.Close()
+	}
+}
+
+func literally(t *testing.T, st *store.Store) {
+	t.Helper()
+	if err := func() error { return st.Update(t.Context(), func(*store.Tx) error { return nil }) }(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func generically[T any](t *testing.T, st *store.Store, _ T) {
+	t.Helper()
+	if err := st.Update(t.Context(), func(*store.Tx) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSeamNamesWhoCommits(t *testing.T) {
+	st, err := store.Open(filepath.Join(t.TempDir(), "state.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = st.Close() }()
+	var points []string
+	st.SetSeam(func(p string) { points = append(points, p) })
+	literally(t, st)
+	generically(t, st, "")
+	if err := st.Update(t.Context(), func(*store.Tx) error { return errors.New("no") }); err == nil {
+		t.Error("the error is gone")
+	}
+	want := []string{
+		"commit/store_test.literally/before", "commit/store_test.literally/after",
+		"commit/store_test.generically/before", "commit/store_test.generically/after",
+	}
+	if !slices.Equal(points, want) {
+		t.Errorf("points = %q, want %q", points, want)
 	}
 }

@@ -86,6 +86,10 @@ lint: ## Check format, vet, staticcheck, shellcheck, go.mod and known vulnerabil
 fmt: ## Format the Go files
 	$(GOFUMPT) -w .
 
+.PHONY: docs
+docs: ## Write the pages that are made from the code
+	go test ./internal/condition -run TestDocument -write
+
 .PHONY: clean
 clean: ## Remove what was built, and the cache of images
 	rm -rf bin

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/openpcs/openpcs/internal/awsapi"
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/imds"
 	"github.com/openpcs/openpcs/internal/userdata"
 )
@@ -49,7 +50,7 @@ type registration struct {
 
 // bootFailure is a failed bootstrap with its condition's code.
 type bootFailure struct {
-	code string
+	code condition.Code
 	err  error
 }
 
@@ -84,7 +85,7 @@ func bootstrap(ctx context.Context) error {
 	if err == nil {
 		return n.report(ctx, imds.Report{Stage: "slurmd-started", Timings: n.times})
 	}
-	failure := &bootFailure{code: "BOOTSTRAP_FAILED", err: err}
+	failure := &bootFailure{code: condition.BootstrapFailed, err: err}
 	errors.As(err, &failure)
 	n.log.line("pcs_bootstrap_finalize.sh", "ERROR", "%v. Shutting down instance.", err)
 	text, _ := os.ReadFile(bootstrapLog)
@@ -125,7 +126,7 @@ func (n *node) stages(ctx context.Context) error {
 	}
 	parts, err := userdata.Parse(doc)
 	if err != nil {
-		return &bootFailure{"USER_DATA_INVALID", err}
+		return &bootFailure{condition.UserDataInvalid, err}
 	}
 	first := n.firstBoot()
 	if err := n.runParts(ctx, parts, userdata.Boothook, "boothook"); err != nil {
@@ -202,7 +203,7 @@ func (n *node) runParts(ctx context.Context, parts []userdata.Part, kind, what s
 // cloudConfig hands a part to cloud-init, where the image has it.
 func (n *node) cloudConfig(ctx context.Context, p userdata.Part) error {
 	if _, err := exec.LookPath("cloud-init"); err != nil {
-		return &bootFailure{"CLOUD_CONFIG_UNSUPPORTED", errors.New("user data has a text/cloud-config part, and the image has no cloud-init: use text/cloud-boothook or text/x-shellscript")}
+		return &bootFailure{condition.CloudConfigUnsupported, errors.New("user data has a text/cloud-config part, and the image has no cloud-init: use text/cloud-boothook or text/x-shellscript")}
 	}
 	path := filepath.Join(stateDir, "cloud-config.yaml")
 	if err := errors.Join(os.MkdirAll(stateDir, 0o700), os.WriteFile(path, p.Body, 0o600)); err != nil {
@@ -238,7 +239,7 @@ func (n *node) register(ctx context.Context, meta *session) error {
 		n.log.line(script, "INFO", "Retrying in %.1f seconds...", wait.Seconds())
 		if pause(ctx, wait) != nil {
 			n.log.line(script, "ERROR", "Registration timeout (%.0f seconds) reached. Exiting.", registerLimit.Seconds())
-			return &bootFailure{"REGISTRATION_FAILED", fmt.Errorf("register with the cluster: %w", err)}
+			return &bootFailure{condition.RegistrationFailed, fmt.Errorf("register with the cluster: %w", err)}
 		}
 		wait = min(wait*2, 31*time.Second)
 	}
@@ -298,7 +299,7 @@ func (n *node) finalize(ctx context.Context) error {
 		}
 		n.log.line(script, "INFO", "systemctl could not start slurmd! %s", strings.TrimSpace(string(out)))
 		if try == slurmdTries || pause(ctx, time.Duration(try)*time.Second) != nil {
-			return &bootFailure{"SLURMD_FAILED", fmt.Errorf("start slurmd: %w: %s", err, lastLines("/var/log/slurm/slurmd.log", 5))}
+			return &bootFailure{condition.SlurmdFailed, fmt.Errorf("start slurmd: %w: %s", err, lastLines("/var/log/slurm/slurmd.log", 5))}
 		}
 	}
 	n.log.line(script, "INFO", "slurmd is started")

@@ -63,15 +63,6 @@ type Shell struct {
 	Env     []string `json:"env"`
 }
 
-// Explanation is a node's, instance's or cluster's history.
-type Explanation struct {
-	Name   string        `json:"name"`
-	ID     string        `json:"id"`
-	Status string        `json:"status"` // one word, where there is one
-	Now    []string      `json:"now"`    // sentences on the present
-	Events []store.Event `json:"events"`
-}
-
 // admin serves people's commands on a socket that only root can open.
 func (a *App) admin() error {
 	mux := http.NewServeMux()
@@ -108,7 +99,10 @@ func (a *App) admin() error {
 		return s, nil
 	})
 	handle("GET /v1/logs", func(r *http.Request) (any, error) { return a.logs(r.Context(), r.URL.Query().Get("target")) })
-	handle("GET /v1/explain", func(r *http.Request) (any, error) { return a.explain(r.Context(), r.URL.Query().Get("target")) })
+	handle("GET /v1/explain", func(r *http.Request) (any, error) {
+		q := r.URL.Query()
+		return a.explain(r.Context(), q.Get("kind"), q.Get("cluster"), q.Get("target"))
+	})
 	handle("GET /v1/images", func(r *http.Request) (any, error) { return a.images(r.Context()) })
 	handle("POST /v1/images", func(r *http.Request) (any, error) {
 		var b image.Built

@@ -156,23 +156,6 @@ func TestCommandsAreDescribed(t *testing.T) {
 	}
 }
 
-func TestDetails(t *testing.T) {
-	for doc, want := range map[string]string{
-		`{}`: "",
-		`{"instance":"i-1","code":"X","reason":"no room"}`: "code=X instance=i-1 reason=no room",
-		`{"log":"very long","message":"m"}`:                "message=m",
-		`{"afterMs":1234}`:                                 "afterMs=1234",
-		`{"afterMs":12345678,"jobs":[1000000,7]}`:          "afterMs=12345678 jobs=1000000,7",
-		`{"agentMs":{"slurmd":12,"metadata":3}}`:           "agentMs.metadata=3 agentMs.slurmd=12",
-		`{"ok":true,"none":null}`:                          "none=<nil> ok=true",
-		`not json`:                                         "not json",
-	} {
-		if got := details([]byte(doc)); got != want {
-			t.Errorf("details(%s) = %q, want %q", doc, got, want)
-		}
-	}
-}
-
 func TestFirstAt(t *testing.T) {
 	const doc = `<?xml version="1.0"?><R xmlns="x"><requestId>r</requestId><set><item><id>one</id><n>1</n></item><item><id>two</id></item></set><empty/><deep><set><item><id>no</id></item></set></deep></R>`
 	for path, want := range map[string]string{

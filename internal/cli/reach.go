@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -165,61 +162,65 @@ func (s *shell) logsCommand() *cobra.Command {
 	return c
 }
 
+// kinds are what can be named before a name to be explained.
+var kinds = []string{"node", "instance", "job", "group", "cluster"}
+
 func (s *shell) explainCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "explain NODE|INSTANCE|GROUP|CLUSTER", Short: "Say what it is doing and how it came to that", Args: cobra.ExactArgs(1),
+	var cluster string
+	c := &cobra.Command{
+		Use:   "explain [node|instance|job|group|cluster] NAME",
+		Short: "Say what it is doing, how it came to that and what comes next",
+		Long: "Say what a node, instance, job, compute node group or cluster is doing, how it came to that and\n" +
+			"what comes next. With the code of a condition (INSTANCE_LOST), say what it means and what to do.",
+		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			query := url.Values{"target": args[len(args)-1:], "cluster": {cluster}}
+			if len(args) == 2 {
+				if !slices.Contains(kinds, args[0]) {
+					return usageError{fmt.Errorf("%q is not one of %s", args[0], strings.Join(kinds, ", "))}
+				}
+				query.Set("kind", args[0])
+			}
 			d, _, err := dial(cmd.Context())
 			if err != nil {
 				return err
 			}
-			e, err := get[app.Explanation](cmd.Context(), d, "/v1/explain", url.Values{"target": args})
+			e, err := get[app.Explanation](cmd.Context(), d, "/v1/explain", query)
 			if err != nil {
 				return err
 			}
 			if s.json {
 				return s.printJSON([]app.Explanation{e})
 			}
-			for _, line := range e.Now {
-				fmt.Fprintln(s.out, printable(line))
-			}
-			for _, ev := range e.Events {
-				line := fmt.Sprintf("%s  %-28s %-18s %s", ev.At.Local().Format("15:04:05.000"), ev.Subject, ev.Kind, details(ev.Detail))
-				fmt.Fprintln(s.out, strings.TrimRight(line, " "))
-			}
+			s.printExplanation(e)
 			return nil
 		},
 	}
+	c.Flags().StringVar(&cluster, "cluster", "", "the cluster, by name or id, where there are several")
+	return c
 }
 
-// details writes an event's members as key=value, without long texts.
-func details(doc []byte) string {
-	var m map[string]any
-	dec := json.NewDecoder(bytes.NewReader(doc))
-	dec.UseNumber() // large job ids stay whole
-	if dec.Decode(&m) != nil {
-		return string(doc)
+func (s *shell) printExplanation(e app.Explanation) {
+	for _, line := range e.Now {
+		fmt.Fprintln(s.out, printable(line))
 	}
-	var out []string
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		switch v := m[k].(type) {
-		case map[string]any:
-			for _, sub := range slices.Sorted(maps.Keys(v)) {
-				out = append(out, fmt.Sprintf("%s.%s=%v", k, sub, v[sub]))
-			}
-		case []any:
-			var parts []string
-			for _, e := range v {
-				parts = append(parts, fmt.Sprint(e))
-			}
-			out = append(out, k+"="+strings.Join(parts, ","))
-		default:
-			if k != "log" {
-				out = append(out, fmt.Sprintf("%s=%v", k, v))
-			}
+	for _, line := range e.Next {
+		fmt.Fprintln(s.out, "Next: "+printable(line))
+	}
+	var last time.Time
+	for _, ev := range e.Events {
+		since := ""
+		if d := ev.At.Sub(last); !last.IsZero() && d < time.Hour {
+			since = fmt.Sprintf("+%.3f", max(d, 0).Seconds())
 		}
+		last = ev.At
+		_, subject, ok := strings.Cut(ev.Subject, "/")
+		if !ok {
+			subject = ev.Subject
+		}
+		line := fmt.Sprintf("%s %9s  %-16s %s", ev.At.Local().Format("2006-01-02 15:04:05.000"), since, subject, printable(ev.Text))
+		fmt.Fprintln(s.out, strings.TrimRight(line, " "))
 	}
-	return printable(strings.Join(out, " "))
 }
 
 // printable keeps what instances say from talking to the terminal.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/openpcs/openpcs/internal/agent"
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
 	"github.com/openpcs/openpcs/internal/slurm"
@@ -303,7 +304,7 @@ func (c *Control) refuse(ctx context.Context, cl fleet.Cluster, stay changing, w
 	verb := map[fleet.Status]string{fleet.Creating: "Create", fleet.Updating: "Update"}
 	info := func(s fleet.Status, kind string) []fleet.ErrorInfo {
 		return []fleet.ErrorInfo{{
-			Code:    "SLURM_CONFIGURATION_REFUSED",
+			Code:    condition.ConfigurationRefused,
 			Message: verb[s] + kind + " failed. The Slurm custom settings of the cluster might be incompatible. Check the settings and try again. " + why,
 		}}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/openpcs/openpcs/internal/awsapi"
 	"github.com/openpcs/openpcs/internal/compute"
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/fault"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/slurm"
@@ -128,7 +129,9 @@ type loop struct {
 	// poweredUp remembers when POWER_UP was asked for a static node, so that
 	// it is not asked again before Slurm shows it.
 	poweredUp map[string]time.Time
-	failing   int // passes that failed in a row
+	failing   int  // passes that failed in a row
+	troubled  bool // and that it is recorded; known: since the start
+	known     bool
 }
 
 // Wake makes the cluster's loop look again soon; it never blocks.
@@ -180,10 +183,12 @@ func (c *Control) run(l *loop) {
 			return
 		case err != nil:
 			l.failing++
+			c.trouble(l, err)
 			rest = min(100*time.Millisecond<<min(l.failing, 6), lookAgain)
 			log.Warn("Pass did not finish", "err", err, "again", rest)
 		default:
 			l.failing = 0
+			c.trouble(l, nil)
 			if !next.IsZero() {
 				rest = max(min(time.Until(next), lookAgain), 0)
 			}
@@ -195,6 +200,37 @@ func (c *Control) run(l *loop) {
 		case <-timer.C:
 		}
 		timer.Stop()
+	}
+}
+
+// troubleAfter is how many passes fail in a row, within two seconds, before
+// the cluster shows it: a controller that restarts is no trouble yet.
+const troubleAfter = 5
+
+// trouble records that passes of a cluster fail, or that they do no more.
+func (c *Control) trouble(l *loop, cause error) {
+	if (cause == nil && l.known && !l.troubled) || (cause != nil && (l.troubled || l.failing < troubleAfter)) {
+		return
+	}
+	err := c.Store.Update(c.ctx, func(tx *store.Tx) error {
+		cl, err := fleet.Clusters.Get(tx, l.id)
+		if err != nil {
+			return ignoreMissing(err)
+		}
+		kind, detail := "reachable", map[string]any{}
+		switch {
+		case cause == nil && cl.Trouble == nil:
+			return nil
+		case cause == nil:
+			cl.Trouble = nil
+		default:
+			cl.Trouble = &fleet.ErrorInfo{Code: condition.ControllerUnreachable, Message: cause.Error()}
+			kind, detail = "unreachable", map[string]any{"error": cause.Error()}
+		}
+		return errors.Join(fleet.Clusters.Put(tx, cl), event(tx, time.Now().UTC(), l.id, "cluster", kind, detail))
+	})
+	if err == nil {
+		l.known, l.troubled = true, cause != nil
 	}
 }
 

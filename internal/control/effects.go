@@ -303,7 +303,7 @@ func (c *Control) terminated(ctx context.Context, id string) error {
 		if err := fleet.Instances.Put(tx, i); err != nil {
 			return err
 		}
-		return event(tx, i.TerminatedAt, i.ClusterID, "node/"+i.NodeName, "terminated", map[string]any{"instance": id, "reason": cmp.Or(i.FailureCode, i.StateReason)})
+		return event(tx, i.TerminatedAt, i.ClusterID, "node/"+i.NodeName, "terminated", map[string]any{"instance": id, "reason": cmp.Or(string(i.FailureCode), i.StateReason)})
 	})
 }
 

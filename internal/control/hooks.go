@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/imds"
 	"github.com/openpcs/openpcs/internal/slurm"
@@ -104,7 +105,7 @@ func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error
 				n.Want, n.Jobs, n.Early = false, nil, false
 			case "resume-fail":
 				if ok {
-					i, n = fleet.FailInstance(i, n, "RESUME_TIMEOUT", "its node did not come up within ResumeTimeout", "ResumeTimeout reached", now)
+					i, n = fleet.FailInstance(i, n, condition.ResumeTimeout, "its node did not come up within ResumeTimeout", "ResumeTimeout reached", now)
 					if err := fleet.Instances.Put(tx, i); err != nil {
 						return err
 					}
@@ -192,7 +193,7 @@ func (c *Control) Report(ctx context.Context, instanceID string, r imds.Report) 
 // Failed takes bootstrap.log of an image without the agent and finds out
 // what it says.
 func (c *Control) Failed(ctx context.Context, instanceID, log string) error {
-	r := imds.Report{Stage: "failed", Code: "BOOTSTRAP_FAILED", Message: "the bootstrap script failed", Log: log}
+	r := imds.Report{Stage: "failed", Code: condition.BootstrapFailed, Message: "the bootstrap script failed", Log: log}
 	if strings.Contains(log, "pcs_bootstrap_init.sh: No such file or directory") {
 		i, err := c.instance(ctx, instanceID)
 		if err != nil {
@@ -204,7 +205,7 @@ func (c *Control) Failed(ctx context.Context, instanceID, log string) error {
 			name = " (" + image.Name + ")"
 			return err
 		})
-		r.Code = "IMAGE_WITHOUT_AGENT"
+		r.Code = condition.ImageWithoutAgent
 		r.Message = "the image " + i.ImageID + name + " has no PCS agent: /opt/aws/pcs/bin/pcs_bootstrap_init.sh does not exist. " +
 			"Use an image that has it: aws ec2 describe-images --owners amazon --filters 'Name=name,Values=aws-pcs-sample_ami-*'"
 	}
@@ -281,6 +282,7 @@ func (c *Control) TerminateInstance(ctx context.Context, region, id string) erro
 		}
 		n.Want, n.Jobs, n.Early = false, nil, false
 		n.Down = fleet.ReasonPrefix + "instance " + id + " was terminated by a user"
+		n.FailureCode, n.LastFailure = condition.TerminatedByUser, n.Down
 		return errors.Join(fleet.Nodes.Put(tx, n),
 			event(tx, time.Now().UTC(), i.ClusterID, "node/"+i.NodeName, "terminated-by-user", map[string]any{"instance": id}))
 	})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/openpcs/openpcs/internal/compute"
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/store"
 )
@@ -132,7 +133,7 @@ func (c *Control) notLaunched(ctx context.Context, i fleet.Instance, cause error
 		}
 		detail := map[string]any{"instance": i.ID, "type": i.Type, "subnet": i.SubnetID, "code": code, "error": cause.Error()}
 		if !pooled {
-			i, n = fleet.FailInstance(i, n, "LAUNCH_FAILED", cause.Error(), fleet.LaunchReason(code), now)
+			i, n = fleet.FailInstance(i, n, condition.LaunchFailed, cause.Error(), fleet.LaunchReason(code), now)
 			return errors.Join(fleet.Instances.Put(tx, i), fleet.Nodes.Put(tx, n), event(tx, now, i.ClusterID, "node/"+i.NodeName, "launch-failed", detail))
 		}
 		others, err := fleet.Instances.Of(tx, i.ClusterID)
@@ -158,7 +159,7 @@ func (c *Control) notLaunched(ctx context.Context, i fleet.Instance, cause error
 			return fleet.Instances.Delete(tx, i.ID)
 		case held:
 			i.State, i.StateCode, i.StateReason = fleet.ShuttingDown, "Server."+code, cause.Error()
-			i.FailureCode, i.Failure = "INSUFFICIENT_CAPACITY", cause.Error()
+			i.FailureCode, i.Failure = rest.Condition(), cause.Error()
 			return errors.Join(fleet.Instances.Put(tx, i), fleet.Nodes.Put(tx, fleet.LackNode(n, rest)))
 		default:
 			return fleet.Instances.Put(tx, i)

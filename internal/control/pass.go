@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/slurm"
 	"github.com/openpcs/openpcs/internal/store"
@@ -107,7 +108,7 @@ func (c *Control) creationFailed(ctx context.Context, cl fleet.Cluster, cause er
 			return ignoreMissing(err)
 		}
 		now.Status = fleet.CreateFailed
-		now.Errors = []fleet.ErrorInfo{{Code: "CONTROLLER_FAILED", Message: cause.Error()}}
+		now.Errors = []fleet.ErrorInfo{{Code: condition.ControllerFailed, Message: cause.Error()}}
 		return fleet.Clusters.Put(tx, now)
 	}))
 }
@@ -252,8 +253,9 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 		return fleet.Action{Kind: fleet.Stop, Node: a.Node, Instance: i.ID},
 			w.event("node/"+a.Node, "retired", map[string]any{"instance": i.ID, "code": a.Code, "reason": a.Reason})
 	case fleet.Reclaim:
-		i.State, i.StateCode, i.StateReason = fleet.ShuttingDown, a.Code, a.Code+": "+a.Reason
-		n := lostNode(w.node(a.Node, w.groups[a.GroupID]), i, a.Reason)
+		const code = "Server.SpotInstanceTermination"
+		i.State, i.StateCode, i.StateReason = fleet.ShuttingDown, code, code+": "+a.Reason
+		n := lostNode(w.node(a.Node, w.groups[a.GroupID]), i, a.Code, a.Reason)
 		return fleet.Action{Kind: fleet.Stop, Node: a.Node, Instance: i.ID}, errors.Join(
 			fleet.Instances.Put(w.tx, i), w.putNode(n),
 			w.event("node/"+a.Node, "reclaimed", map[string]any{"instance": i.ID, "reason": a.Reason}))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/openpcs/openpcs/internal/compute"
 	"github.com/openpcs/openpcs/internal/compute/fake"
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/imds"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
@@ -694,6 +695,29 @@ func TestImageWithoutAgentIsExplained(t *testing.T) {
 		i := s.instances("g-1")[0]
 		if i.FailureCode != "IMAGE_WITHOUT_AGENT" || !strings.Contains(i.Failure, imageID) || !strings.Contains(i.Failure, "describe-images") {
 			t.Errorf("instance = %+v", i)
+		}
+	})
+}
+
+// C11: while the controller does not answer the cluster says so, and no more
+// once it does; jobs have nothing to do with it.
+func TestC11_ControllerAwayIsShown(t *testing.T) {
+	run(t, dynamic(1), func(s *site) {
+		s.ctld.submit(false, "g-1")
+		s.within(5*time.Second, "the node is up", func() bool { return s.ctld.state("g-1") == up })
+		s.settle()
+		before := s.live("g-1").ID
+		s.ctld.with(func() { s.ctld.away = true })
+		s.restart() // it has to ask slurmctld now
+		s.within(30*time.Second, "the cluster shows it", func() bool {
+			c := s.cluster()
+			return c.Trouble != nil && c.Trouble.Code == condition.ControllerUnreachable && c.Status == fleet.Active
+		})
+		s.settle()
+		s.ctld.with(func() { s.ctld.away = false })
+		s.within(time.Minute, "it is shown no more", func() bool { return s.cluster().Trouble == nil })
+		if i := s.live("g-1"); i.ID != before || s.ctld.lost("g-1") != 0 {
+			t.Errorf("the node has %s, before %s; its job was lost %d times", i.ID, before, s.ctld.lost("g-1"))
 		}
 	})
 }

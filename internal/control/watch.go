@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/openpcs/openpcs/internal/compute"
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/store"
 )
@@ -233,7 +234,7 @@ func (c *Control) neverThere(ctx context.Context, id string) error {
 		now := time.Now().UTC()
 		cluster = i.ClusterID
 		i.State, i.StateCode, i.StateReason = fleet.ShuttingDown, "Server."+noCapacity, text
-		i.FailureCode, i.Failure = "INSUFFICIENT_CAPACITY", text
+		i.FailureCode, i.Failure = condition.InsufficientCapacity, text
 		if err := fleet.Instances.Put(tx, i); err != nil {
 			return err
 		}
@@ -277,7 +278,7 @@ func (c *Control) lost(ctx context.Context, id string, stopped bool) error {
 		if err != nil {
 			return err
 		}
-		if err := fleet.Nodes.Put(tx, lostNode(n, i, i.StateReason)); err != nil {
+		if err := fleet.Nodes.Put(tx, lostNode(n, i, condition.InstanceLost, i.StateReason)); err != nil {
 			return err
 		}
 		return event(tx, now, i.ClusterID, "node/"+i.NodeName, "lost", map[string]any{"instance": id, "reason": i.StateReason})
@@ -289,9 +290,9 @@ func (c *Control) lost(ctx context.Context, id string, stopped bool) error {
 }
 
 // lostNode is a node whose instance is gone without our doing.
-func lostNode(n fleet.Node, i fleet.Instance, why string) fleet.Node {
+func lostNode(n fleet.Node, i fleet.Instance, code condition.Code, why string) fleet.Node {
 	n.Want, n.Jobs, n.Early = false, nil, false
 	n.Down = fleet.ReasonPrefix + "instance " + i.ID + " is gone, " + why
-	n.FailureCode, n.LastFailure = "INSTANCE_LOST", n.Down
+	n.FailureCode, n.LastFailure = code, n.Down
 	return n
 }

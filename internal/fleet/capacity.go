@@ -3,6 +3,8 @@ package fleet
 import (
 	"slices"
 	"time"
+
+	"github.com/openpcs/openpcs/internal/condition"
 )
 
 // Pool is one place where a group's instances can come from: an instance
@@ -17,10 +19,19 @@ type Pool struct {
 	Text string `json:"text,omitempty"`
 	// Refusals counts those in a row; NotBefore holds the next try back.
 	Refusals  int       `json:"refusals,omitempty"`
+	Final     bool      `json:"final,omitempty"` // no waiting cures it
 	NotBefore time.Time `json:"notBefore,omitzero"`
 }
 
 func (p Pool) is(typ, subnetID string) bool { return p.Type == typ && p.SubnetID == subnetID }
+
+// Condition is what the pool's refusal is to people.
+func (p Pool) Condition() condition.Code {
+	if p.Final {
+		return condition.LaunchImpossible
+	}
+	return condition.InsufficientCapacity
+}
 
 // Pools lists where the group's instances can come from, the preferred one
 // first: each type in every subnet, then the next type.
@@ -79,7 +90,7 @@ func (g *Group) Refuse(typ, subnetID, code, text string, final bool, now time.Ti
 		i = len(g.Refused) - 1
 	}
 	p := &g.Refused[i]
-	p.Code, p.Text = code, text
+	p.Code, p.Text, p.Final = code, text, final
 	if rests(now, p.NotBefore) {
 		return
 	}
@@ -109,6 +120,6 @@ func LaunchReason(code string) string {
 func LackNode(n Node, p Pool) Node {
 	n.Want, n.Early, n.Jobs = false, false, nil
 	n.Down = LaunchReason(p.Code)
-	n.FailureCode, n.LastFailure = "INSUFFICIENT_CAPACITY", p.Code+": "+p.Text
+	n.FailureCode, n.LastFailure = p.Condition(), p.Code+": "+p.Text
 	return n
 }

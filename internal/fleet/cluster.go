@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/slurm"
 	"github.com/openpcs/openpcs/internal/store"
 )
@@ -27,8 +28,8 @@ const (
 
 // ErrorInfo explains a *_FAILED status.
 type ErrorInfo struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
+	Code    condition.Code `json:"code"`
+	Message string         `json:"message"`
 }
 
 // Size is a cluster's size class.
@@ -83,6 +84,8 @@ type Cluster struct {
 	ControllerID      string `json:"controllerId"`
 	ControllerAddress string `json:"controllerAddress"`
 	ControllerToken   string `json:"controllerToken"`
+	// Trouble is why the controller cannot be driven at present, if so.
+	Trouble *ErrorInfo `json:"trouble,omitempty"`
 	// ConfigHash is the hash of the configuration slurmctld runs with.
 	ConfigHash string `json:"configHash,omitempty"`
 }
@@ -275,8 +278,8 @@ type Node struct {
 	// took it.
 	Down string `json:"down,omitempty"`
 	// FailureCode and LastFailure are kept for people.
-	FailureCode string `json:"failureCode,omitempty"`
-	LastFailure string `json:"lastFailure,omitempty"`
+	FailureCode condition.Code `json:"failureCode,omitempty"`
+	LastFailure string         `json:"lastFailure,omitempty"`
 }
 
 // Nodes is where nodes are stored, under cluster/name.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/slurm"
 )
 
@@ -64,7 +65,7 @@ type Action struct {
 	GroupID  string
 	Node     string
 	Instance string
-	Code     string
+	Code     condition.Code
 	Reason   string
 	Down     string // of SetDown: the node's Down that it takes care of
 	Pool     Pool   // of Assign: where to launch; of Lack: what was refused
@@ -151,28 +152,28 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 	if i.NodeName == "" {
 		return
 	}
-	retire := func(code, reason string) {
+	retire := func(code condition.Code, reason string) {
 		p.do(Action{Kind: Retire, GroupID: i.GroupID, Node: i.NodeName, Instance: i.ID, Code: code, Reason: reason})
 	}
 	g, ok := groups[i.GroupID]
 	switch index := g.NodeIndex(i.NodeName); {
 	case !ok:
-		retire("GROUP_DELETED", "its compute node group is gone")
+		retire(condition.GroupDeleted, "its compute node group is gone")
 		return
 	case g.Status == Deleting:
-		retire("GROUP_DELETED", "its compute node group is being deleted")
+		retire(condition.GroupDeleted, "its compute node group is being deleted")
 		return
 	case index == 0 || index > g.Max:
-		retire("SCALE_IN", "the group's maximum was lowered below its node")
+		retire(condition.ScaleIn, "the group's maximum was lowered below its node")
 		return
 	case !p.Nodes[i.NodeName].Want:
-		retire("IDLE", "Slurm suspended its node")
+		retire(condition.Idle, "Slurm suspended its node")
 		return
 	}
 	if !i.ReclaimAt.IsZero() {
 		if !p.Now.Before(i.ReclaimAt) {
 			p.do(Action{
-				Kind: Reclaim, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: "Server.SpotInstanceTermination",
+				Kind: Reclaim, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: condition.SpotReclaimed,
 				Reason: "the provider reclaimed it",
 			})
 			return
@@ -185,7 +186,7 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 	case i.RegisteredAt.IsZero():
 		if late := i.StartedAt.Add(BootstrapTimeout); !p.Now.Before(late) {
 			p.do(Action{
-				Kind: Fail, Instance: i.ID, Node: i.NodeName, Code: "BOOTSTRAP_TIMEOUT",
+				Kind: Fail, Instance: i.ID, Node: i.NodeName, Code: condition.BootstrapTimeout,
 				Reason: "it did not register within " + BootstrapTimeout.String(),
 			})
 		} else {
@@ -194,14 +195,14 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 	case p.unusable(i.NodeName):
 		// An unexpected reboot, or a slurmd that no longer answers: what ran
 		// there is lost, so a fresh instance is the safe way back, as on PCS.
-		p.do(Action{Kind: PowerDown, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Reason: p.Slurm[i.NodeName].Reason})
+		p.do(Action{Kind: PowerDown, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: condition.NodeUnusable, Reason: p.Slurm[i.NodeName].Reason})
 	case i.ReadyAt.IsZero():
 		switch n, ok := p.Slurm[i.NodeName]; {
 		case ok && n.Has("INVALID_REG"):
 			// Slurm's reason has the counts: what was found and what the
 			// configuration says.
 			p.do(Action{
-				Kind: Fail, Instance: i.ID, Node: i.NodeName, Code: "INVALID_REGISTRATION",
+				Kind: Fail, Instance: i.ID, Node: i.NodeName, Code: condition.InvalidRegistration,
 				Reason: "slurmctld did not take its registration: " + cmp.Or(n.Reason, "it has less than the configuration says"),
 			})
 		case ok && n.Ready():
@@ -211,7 +212,7 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 		// Slurm drains the node, lets its jobs end and suspends it; what comes
 		// after is launched from the new template.
 		if n, ok := p.Slurm[i.NodeName]; ok && n.Ready() && !n.HasAny("POWER_DOWN", "POWER_DRAIN", "DRAIN") {
-			p.do(Action{Kind: Replace, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Reason: "the compute node group was updated"})
+			p.do(Action{Kind: Replace, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: condition.GroupUpdated, Reason: "the compute node group was updated"})
 		}
 	}
 }
@@ -292,10 +293,10 @@ func (p *planner) node(g Group, index int) {
 		p.wake(rest.NotBefore)
 		switch {
 		case node.Want:
-			p.do(Action{Kind: Lack, GroupID: g.ID, Node: name, Code: rest.Code, Reason: LaunchReason(rest.Code), Pool: rest})
+			p.do(Action{Kind: Lack, GroupID: g.ID, Node: name, Code: rest.Condition(), Reason: LaunchReason(rest.Code), Pool: rest})
 		case known && seen.Has("IDLE", "POWERED_DOWN") && !seen.HasAny("DRAIN", "POWER_UP", "POWERING_UP"):
 			// While nothing can be had Slurm should give its jobs other nodes.
-			p.do(Action{Kind: HoldOut, GroupID: g.ID, Node: name, Code: rest.Code, Reason: LaunchReason(rest.Code)})
+			p.do(Action{Kind: HoldOut, GroupID: g.ID, Node: name, Code: rest.Condition(), Reason: LaunchReason(rest.Code)})
 		}
 		return
 	}
@@ -340,7 +341,7 @@ func ours(reason string) bool {
 // FailInstance records that an instance did not come up or was lost: it goes
 // to shutting-down (or stays terminated), its node is set down in Slurm with
 // the reason and rests for a time that doubles with each failure in a row.
-func FailInstance(i Instance, n Node, code, text, reason string, now time.Time) (Instance, Node) {
+func FailInstance(i Instance, n Node, code condition.Code, text, reason string, now time.Time) (Instance, Node) {
 	i.FailureCode, i.Failure = code, text
 	if i.State != Terminated {
 		i.State = ShuttingDown

@@ -77,7 +77,7 @@ func text(actions []fleet.Action) string {
 		}
 		line := string(a.Kind) + " " + what
 		if a.Code != "" {
-			line += " " + a.Code
+			line += " " + string(a.Code)
 		}
 		out = append(out, line)
 	}
@@ -100,14 +100,14 @@ func TestPlan(t *testing.T) {
 		{name: "lacks_what_every_pool_refuses", base: off, edit: func(s *scene) {
 			s.node.Want = true
 			s.group.Refused = rest("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
-		}, want: "lack g-1 Full", next: time.Minute},
+		}, want: "lack g-1 INSUFFICIENT_CAPACITY", next: time.Minute},
 		{name: "takes_the_pool_that_is_left", base: off, edit: func(s *scene) {
 			s.node.Want = true
 			s.group.Refused = rest("big/subnet-1", "big/subnet-2", "small/subnet-1")
 		}, want: "assign g-1"},
 		{name: "holds_idle_nodes_out_while_all_pools_rest", base: off, edit: func(s *scene) {
 			s.group.Refused = rest("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
-		}, want: "hold-out g-1 Full", next: time.Minute},
+		}, want: "hold-out g-1 INSUFFICIENT_CAPACITY", next: time.Minute},
 		{name: "does_not_hold_out_what_a_person_drained", base: off, edit: func(s *scene) {
 			s.group.Refused = rest("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
 			s.slurm, s.reason = append(s.slurm, "DRAIN"), foreign
@@ -241,14 +241,14 @@ func TestPlan(t *testing.T) {
 
 		{name: "powers_down_a_node_that_stopped_answering", base: wanted, edit: func(s *scene) {
 			s.slurm, s.reason = []string{"DOWN", "CLOUD", "NOT_RESPONDING"}, "Not responding"
-		}, want: "power-down i-1"},
+		}, want: "power-down i-1 NODE_UNUSABLE"},
 		{name: "powers_down_a_node_that_went_silent_before_it_was_marked_up", base: wanted, edit: func(s *scene) {
 			s.instances[0].ReadyAt = time.Time{}
 			s.slurm, s.reason = []string{"DOWN", "CLOUD", "NOT_RESPONDING"}, "Not responding"
-		}, want: "power-down i-1"},
+		}, want: "power-down i-1 NODE_UNUSABLE"},
 		{name: "powers_down_a_node_that_rebooted_by_itself", base: wanted, edit: func(s *scene) {
 			s.slurm, s.reason = []string{"DOWN", "CLOUD"}, "Node unexpectedly rebooted"
-		}, want: "power-down i-1"},
+		}, want: "power-down i-1 NODE_UNUSABLE"},
 		{name: "leaves_a_running_node_down_that_a_person_set_down", base: wanted, edit: func(s *scene) {
 			s.slurm, s.reason = []string{"DOWN", "CLOUD"}, foreign
 		}},
@@ -258,7 +258,7 @@ func TestPlan(t *testing.T) {
 		{name: "leaves_a_rebooting_node_alone", base: wanted, edit: func(s *scene) {
 			s.slurm, s.reason = []string{"DOWN", "CLOUD", "REBOOT_ISSUED"}, "Not responding"
 		}},
-		{name: "replaces_a_node_of_an_older_template", base: wanted, edit: func(s *scene) { s.group.Revision = 1 }, want: "replace i-1"},
+		{name: "replaces_a_node_of_an_older_template", base: wanted, edit: func(s *scene) { s.group.Revision = 1 }, want: "replace i-1 GROUP_UPDATED"},
 		{name: "replaces_nothing_while_the_update_is_not_done", base: wanted, edit: func(s *scene) { s.group.Revision, s.group.Status = 1, fleet.Updating }},
 		{name: "asks_for_a_replacement_once", base: wanted, edit: func(s *scene) {
 			s.group.Revision, s.slurm = 1, []string{"ALLOCATED", "CLOUD", "DRAIN", "POWER_DRAIN"}

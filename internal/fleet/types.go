@@ -7,6 +7,7 @@ package fleet
 import (
 	"time"
 
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/store"
 )
 
@@ -73,8 +74,8 @@ type Instance struct {
 	// ReclaimAt is when the provider takes a Spot instance back.
 	ReclaimAt time.Time `json:"reclaimAt,omitzero"`
 	// Failure is why bootstrap failed; empty if it did not.
-	Failure     string `json:"failure,omitempty"`
-	FailureCode string `json:"failureCode,omitempty"`
+	Failure     string         `json:"failure,omitempty"`
+	FailureCode condition.Code `json:"failureCode,omitempty"`
 }
 
 // PrivateDNS returns the host name EC2 would give the instance, for example

@@ -45,7 +45,7 @@ func (p *plane) Bootstrap(_ context.Context, i fleet.Instance) (imds.Bootstrap, 
 }
 
 func (p *plane) Report(_ context.Context, id string, r imds.Report) error {
-	return p.note("report", id, r.Stage, r.Code)
+	return p.note("report", id, r.Stage, string(r.Code))
 }
 
 func (p *plane) Failed(_ context.Context, id, log string) error { return p.note("failed", id, log) }
@@ -303,13 +303,13 @@ func TestCredentials(t *testing.T) {
 
 func TestAgentsInterface(t *testing.T) {
 	s := newService(t)
-	report, _ := json.Marshal(imds.Report{Stage: "failed", Code: "X"})
+	report, _ := json.Marshal(imds.Report{Stage: "failed", Code: "SLURMD_FAILED"})
 	for _, tt := range []struct {
 		method, path, body, call string
 	}{
 		{http.MethodGet, "/openpcs/v1/bootstrap", "", "bootstrap i-0aaaaaaaaaaaaaaaa"},
 		{http.MethodGet, "/openpcs/v1/go", "", "go i-0aaaaaaaaaaaaaaaa"},
-		{http.MethodPost, "/openpcs/v1/report", string(report), "report i-0aaaaaaaaaaaaaaaa failed X"},
+		{http.MethodPost, "/openpcs/v1/report", string(report), "report i-0aaaaaaaaaaaaaaaa failed SLURMD_FAILED"},
 		{http.MethodPost, "/openpcs/v1/failed", "the log", "failed i-0aaaaaaaaaaaaaaaa the log"},
 	} {
 		s.plane.calls = nil

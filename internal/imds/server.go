@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/openpcs/openpcs/internal/awsapi"
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/iam"
 	"github.com/openpcs/openpcs/internal/store"
@@ -98,7 +99,10 @@ func (s *Server) Handler() http.Handler {
 		if !slices.Contains([]string{"running", "slurmd-started", "failed"}, r.Stage) {
 			return nil, &RefusedError{fmt.Errorf("unknown stage %q", r.Stage)}
 		}
-		r.Code, r.Message, r.Log = cut(r.Code, 64), cut(r.Message, 4<<10), cut(r.Log, 64<<10)
+		if _, ok := condition.Find(r.Code); !ok && r.Stage == "failed" {
+			r.Code = condition.BootstrapFailed // of an agent that knows more
+		}
+		r.Message, r.Log = cut(r.Message, 4<<10), cut(r.Log, 64<<10)
 		if len(r.Timings) > 32 {
 			r.Timings = nil
 		}

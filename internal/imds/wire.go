@@ -4,7 +4,10 @@
 // which the provider assigns and guards.
 package imds
 
-import "github.com/openpcs/openpcs/internal/slurm"
+import (
+	"github.com/openpcs/openpcs/internal/condition"
+	"github.com/openpcs/openpcs/internal/slurm"
+)
 
 // Address is where instances find the service.
 const Address = "169.254.169.254"
@@ -29,9 +32,9 @@ type Report struct {
 	// Stage is where it got: running, slurmd-started or failed.
 	Stage string `json:"stage"`
 	// Code and Message explain a failure.
-	Code    string `json:"code,omitempty"`
-	Message string `json:"message,omitempty"`
-	Log     string `json:"log,omitempty"` // end of bootstrap.log
+	Code    condition.Code `json:"code,omitempty"`
+	Message string         `json:"message,omitempty"`
+	Log     string         `json:"log,omitempty"` // end of bootstrap.log
 	// Timings are milliseconds since the agent started, by stage.
 	Timings map[string]int64 `json:"timings,omitempty"`
 }

@@ -213,7 +213,7 @@ func clusterOut(c fleet.Cluster) Cluster {
 			AuthKey:      &SecretRef{c.KeyARN, c.KeyVersion},
 		},
 		Networking: Networking{SubnetIDs: []string{c.SubnetID}, SecurityGroupIDs: c.SecurityGroups, NetworkType: &net},
-		ErrorInfo:  errorInfo(c.Errors),
+		ErrorInfo:  errorInfo(trouble(c)),
 	}
 	if c.ConfigHash != "" { // before, nobody listens there
 		out.Endpoints = endpoints(c)
@@ -358,4 +358,13 @@ func (s *Service) deleteCluster(ctx context.Context, r *awsapi.Request, in *Dele
 		cl.Status, cl.ModifiedAt = fleet.Deleting, r.Now
 		return &Empty{}, cl.ID, fleet.Clusters.Put(tx, cl)
 	})
+}
+
+// trouble is what errorInfo has of a cluster: why its status is what it is,
+// and what is wrong at present, which PCS would not tell.
+func trouble(c fleet.Cluster) []fleet.ErrorInfo {
+	if c.Trouble == nil || c.Status == fleet.Creating || c.Status == fleet.Deleting {
+		return c.Errors
+	}
+	return append(slices.Clone(c.Errors), *c.Trouble)
 }

@@ -349,13 +349,13 @@ const maxFailing = 5
 // ACTIVE and silent; here errorInfo has it, which clients print as it is.
 func failing(g fleet.Group, nodes []fleet.Node) (out []ErrorInfo) {
 	for _, p := range g.Refused {
-		out = append(out, ErrorInfo{Code: "INSUFFICIENT_CAPACITY", Message: fmt.Sprintf(
+		out = append(out, ErrorInfo{Code: string(p.Condition()), Message: fmt.Sprintf(
 			"%s in %s: %s: %s (%d refusals in a row, the next try is not before %s)",
 			p.Type, p.SubnetID, p.Code, p.Text, p.Refusals, p.NotBefore.Format(time.RFC3339))})
 	}
 	for _, n := range nodes {
 		if n.GroupID == g.ID && n.Attempts > 0 && len(out) < maxFailing {
-			out = append(out, ErrorInfo{Code: n.FailureCode, Message: fmt.Sprintf("the node %s failed to start %d times in a row: %s", n.Name, n.Attempts, n.LastFailure)})
+			out = append(out, ErrorInfo{Code: string(n.FailureCode), Message: fmt.Sprintf("the node %s failed to start %d times in a row: %s", n.Name, n.Attempts, n.LastFailure)})
 		}
 	}
 	return out

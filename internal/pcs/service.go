@@ -88,6 +88,15 @@ func update[O any](ctx context.Context, s *Service, r *awsapi.Request, token *st
 		if err != nil {
 			return err
 		}
+		if cluster != "" {
+			detail, err := json.Marshal(map[string]string{"operation": r.Operation, "by": r.Caller.ARN})
+			if err != nil {
+				return err
+			}
+			if err := tx.Append(store.Event{At: r.Now, Cluster: cluster, Subject: "cluster", Kind: "api", Detail: detail}); err != nil {
+				return err
+			}
+		}
 		return remember(tx, r, token, out)
 	})
 	if err != nil {
@@ -232,7 +241,7 @@ func (s *Service) arn(region, path string) string {
 func errorInfo(in []fleet.ErrorInfo) []ErrorInfo {
 	var out []ErrorInfo
 	for _, e := range in {
-		out = append(out, ErrorInfo(e))
+		out = append(out, ErrorInfo{Code: string(e.Code), Message: e.Message})
 	}
 	return out
 }

@@ -67,7 +67,7 @@ func TestServerKilledAtEachCrossing(t *testing.T) {
 		c.waitNode(t, "node-2", 30*time.Second, "idle~", node.off)
 	})
 	for i, point := range []string{
-		"commit/pcs.update/before", "commit/pcs.update/after", 
+		"commit/pcs.update/before", "commit/pcs.update/after",
 		"slurmctld/configure/before#2", "slurmctld/configure/after#2", "commit/control.settle/before#2", // the first is at the start
 	} {
 		t.Run(strings.ReplaceAll(point, "/", "_"), func(t *testing.T) {
@@ -79,7 +79,9 @@ func TestServerKilledAtEachCrossing(t *testing.T) {
 			answered := make(chan result, 1)
 			// The CLI repeats the call until somebody answers.
 			crashing(t, point, func() {
-				go func() { answered <- run(append(slices.Clone(clientEnv), "AWS_MAX_ATTEMPTS=10"), append([]string{os.Getenv(awsEnv)}, create...)...) }()
+				go func() {
+					answered <- run(append(slices.Clone(clientEnv), "AWS_MAX_ATTEMPTS=10"), append([]string{os.Getenv(awsEnv)}, create...)...)
+				}()
 			})
 			succeed(t, <-answered)
 			c.active(t, name, "queues", c.id)

@@ -76,6 +76,16 @@ func matches(t *testing.T, what, text, pattern string) {
 	must(t, regexp.MustCompile(pattern).MatchString(text), "%s does not match %s:\n%s", what, pattern, clip(text))
 }
 
+// contains is an error unless a command succeeded and printed each text.
+func contains(r result, texts ...string) error {
+	for _, text := range texts {
+		if r.code != 0 || !strings.Contains(r.out, text) {
+			return fmt.Errorf("%q is missing: %s", text, r)
+		}
+	}
+	return nil
+}
+
 // diagnose shows the state of the site: what a person would look at.
 func diagnose(t *testing.T) {
 	t.Helper()

@@ -1,0 +1,231 @@
+// Package condition declares every problem that a user of openpcs can meet:
+// its stable code, how bad it is, what it means and what to do. The codes
+// show in errorInfo of the API, in the histories that `openpcs explain`
+// prints and in its answer to `openpcs explain CODE`. It imports nothing of
+// openpcs, so that everything can name a condition.
+package condition
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Code names a condition for good.
+type Code string
+
+// Severity says how bad a condition is.
+type Severity string
+
+// The severities.
+const (
+	Error   Severity = "error"   // something that was asked for did not come about
+	Warning Severity = "warning" // openpcs repairs it, and it cost time or a job its run
+	Info    Severity = "info"    // what is meant to happen, told because it ends something
+)
+
+// The conditions of clusters.
+const (
+	ControllerFailed      Code = "CONTROLLER_FAILED"
+	ControllerUnreachable Code = "CONTROLLER_UNREACHABLE"
+	ConfigurationRefused  Code = "SLURM_CONFIGURATION_REFUSED"
+)
+
+// The conditions of compute node groups, their nodes and instances.
+const (
+	InsufficientCapacity   Code = "INSUFFICIENT_CAPACITY"
+	LaunchImpossible       Code = "LAUNCH_IMPOSSIBLE"
+	LaunchFailed           Code = "LAUNCH_FAILED"
+	BootstrapTimeout       Code = "BOOTSTRAP_TIMEOUT"
+	BootstrapFailed        Code = "BOOTSTRAP_FAILED"
+	ImageWithoutAgent      Code = "IMAGE_WITHOUT_AGENT"
+	UserDataInvalid        Code = "USER_DATA_INVALID"
+	CloudConfigUnsupported Code = "CLOUD_CONFIG_UNSUPPORTED"
+	RegistrationFailed     Code = "REGISTRATION_FAILED"
+	InvalidRegistration    Code = "INVALID_REGISTRATION"
+	SlurmdFailed           Code = "SLURMD_FAILED"
+	ResumeTimeout          Code = "RESUME_TIMEOUT"
+	InstanceLost           Code = "INSTANCE_LOST"
+	SpotReclaimed          Code = "SPOT_RECLAIMED"
+	NodeUnusable           Code = "NODE_UNUSABLE"
+	TerminatedByUser       Code = "TERMINATED_BY_USER"
+	Idle                   Code = "IDLE"
+	ScaleIn                Code = "SCALE_IN"
+	GroupDeleted           Code = "GROUP_DELETED"
+	GroupUpdated           Code = "GROUP_UPDATED"
+)
+
+// Condition is one declared problem.
+type Condition struct {
+	Code     Code
+	Of       string // what can have it: cluster, group, node
+	Severity Severity
+	Text     string // what it means
+	Fix      string // what to do about it
+}
+
+var all = []Condition{
+	{
+		ControllerFailed, "cluster", Error,
+		"The cluster's controller did not come up within five minutes of its creation.",
+		"`openpcs explain CLUSTER` has the last error and `openpcs logs CLUSTER` the controller's logs; `openpcs doctor` checks the host. Delete the cluster and create it again once the cause is gone.",
+	},
+	{
+		ControllerUnreachable, "cluster", Warning,
+		"The cluster's controller does not answer. Jobs that run go on; new ones wait, and so do changes of the cluster.",
+		"openpcs starts a controller that is gone and slurmctld when it died. If it lasts, `openpcs logs CLUSTER` shows why slurmctld ends.",
+	},
+	{
+		ConfigurationRefused, "cluster", Error,
+		"slurmctld did not take the configuration that the change leads to. The former configuration is in force.",
+		"The message has Slurm's own words. Correct the custom Slurm settings and update again.",
+	},
+	{
+		InsufficientCapacity, "group", Warning,
+		"An instance type in a subnet has no instance to give. The next type or subnet of the group is tried at once; when all have refused, the jobs of the nodes are freed and the idle nodes are held out, so that Slurm gives jobs other nodes.",
+		"Wait: one launch tries again after 5 s, then 10 s and so on up to 10 minutes. More instance types or subnets in the group make it less likely; an update of the group tries at once.",
+	},
+	{
+		LaunchImpossible, "group", Error,
+		"Launches of the group fail for a reason that no waiting cures, such as an image that no longer exists.",
+		"Correct the group or its launch template and update the group, which tries at once; else it is tried every 10 minutes.",
+	},
+	{
+		LaunchFailed, "node", Warning,
+		"The provider could not start the instance.",
+		"The error is the provider's. The node is tried again after a time that doubles from 5 s to 10 minutes. `openpcs doctor` checks the host.",
+	},
+	{
+		BootstrapTimeout, "node", Error,
+		"The instance was started and did not register within 10 minutes.",
+		"`openpcs logs INSTANCE` has its console and bootstrap.log. A boothook or the boot itself hangs.",
+	},
+	{
+		BootstrapFailed, "node", Error,
+		"The instance's bootstrap ended with an error.",
+		"`openpcs logs INSTANCE --file bootstrap.log` has the last step and its error.",
+	},
+	{
+		ImageWithoutAgent, "node", Error,
+		"The image has no PCS agent, so that its instances can never join a cluster.",
+		"Use an image that has it: `aws ec2 describe-images --owners amazon --filters 'Name=name,Values=aws-pcs-sample_ami-*'`. Update the group's launch template or its AMI.",
+	},
+	{
+		UserDataInvalid, "node", Error,
+		"The launch template's user data is not MIME multi-part that can be read.",
+		"Correct it: a header `Content-Type: multipart/mixed; boundary=\"...\"`, an empty line, and parts between the boundaries.",
+	},
+	{
+		CloudConfigUnsupported, "node", Error,
+		"The user data has a text/cloud-config part, and the image has no cloud-init.",
+		"Write the part as text/cloud-boothook or text/x-shellscript.",
+	},
+	{
+		RegistrationFailed, "node", Error,
+		"The agent could not register the instance with its cluster.",
+		"The message has the API's answer. The group's instance profile must allow pcs:RegisterComputeNodeGroupInstance, and its name or path must begin with AWSPCS or aws-pcs.",
+	},
+	{
+		InvalidRegistration, "node", Error,
+		"slurmctld did not take the node's registration: it has less than the configuration says. The message has both counts.",
+		"Correct RealMemory, CPUs or Gres in the group's custom Slurm settings, or use a larger instance type.",
+	},
+	{
+		SlurmdFailed, "node", Error,
+		"slurmd did not start on the node.",
+		"`openpcs logs INSTANCE --file slurmd.log` has its error.",
+	},
+	{
+		ResumeTimeout, "node", Error,
+		"The node was not up within ResumeTimeout, so Slurm gave it up; its job was requeued.",
+		"`openpcs logs INSTANCE` shows how far it came. A slow boot needs a longer OPENPCS_RESUME_TIMEOUT.",
+	},
+	{
+		InstanceLost, "node", Warning,
+		"The instance ended without openpcs or Slurm having asked for it. What ran there was requeued.",
+		"Nothing needs to be done: the node gets a fresh instance with its next job. `openpcs logs INSTANCE` has what was kept of the lost one.",
+	},
+	{
+		SpotReclaimed, "node", Warning,
+		"The provider took its Spot instance back. What ran there was requeued.",
+		"Nothing needs to be done. Jobs that cannot bear it belong into a group with ONDEMAND instances.",
+	},
+	{
+		NodeUnusable, "node", Warning,
+		"Slurm took the node out of service: its slurmd no longer answers, it rebooted unexpectedly, or it registered anew with less than before.",
+		"Nothing needs to be done: the instance is replaced. Its logs are kept (`openpcs logs INSTANCE`).",
+	},
+	{
+		TerminatedByUser, "node", Info,
+		"A user terminated the instance. What ran there was requeued.",
+		"Nothing needs to be done.",
+	},
+	{
+		Idle, "node", Info,
+		"Slurm suspended the node, which was idle for as long as the cluster's scaleDownIdleTimeInSeconds.",
+		"Nothing needs to be done. A longer idle time keeps nodes for the next job; minInstanceCount keeps some for good.",
+	},
+	{
+		ScaleIn, "node", Info,
+		"The group's maxInstanceCount was lowered below the node.",
+		"Nothing needs to be done.",
+	},
+	{
+		GroupDeleted, "node", Info,
+		"The node's compute node group is deleted or being deleted.",
+		"Nothing needs to be done.",
+	},
+	{
+		GroupUpdated, "node", Info,
+		"The group was updated: the node's jobs end, and then a fresh instance takes its place.",
+		"Nothing needs to be done.",
+	},
+}
+
+// All returns the conditions in order of what can have them and code.
+func All() []Condition {
+	out := slices.Clone(all)
+	order := []string{"cluster", "group", "node"}
+	slices.SortStableFunc(out, func(a, b Condition) int {
+		return cmp.Or(cmp.Compare(slices.Index(order, a.Of), slices.Index(order, b.Of)), cmp.Compare(a.Code, b.Code))
+	})
+	return out
+}
+
+// Find returns the condition of a code.
+func Find(code Code) (Condition, bool) {
+	for _, c := range all {
+		if c.Code == code {
+			return c, true
+		}
+	}
+	return Condition{}, false
+}
+
+// Document writes docs/conditions.md.
+func Document() string {
+	var b strings.Builder
+	b.WriteString(`# Conditions
+
+Every problem that openpcs tells of has a code. It shows in ` + "`errorInfo`" + ` of
+` + "`aws pcs get-cluster`, `get-compute-node-group` and `get-queue`" + `, in the histories
+of ` + "`openpcs explain`" + `, and ` + "`openpcs explain CODE`" + ` prints what is below.
+
+*error*: something that was asked for did not come about. *warning*: openpcs
+repairs it, and it cost time or a job its run. *info*: it is meant to happen, and
+told because it ends something.
+
+(This page is written by ` + "`make docs`" + ` from internal/condition.)
+`)
+	of := ""
+	title := map[string]string{"cluster": "Clusters", "group": "Compute node groups", "node": "Nodes and instances"}
+	for _, c := range All() {
+		if c.Of != of {
+			of = c.Of
+			fmt.Fprintf(&b, "\n## %s\n", title[of])
+		}
+		fmt.Fprintf(&b, "\n### %s\n\n*%s.* %s\n\n%s\n", c.Code, c.Severity, c.Text, c.Fix)
+	}
+	return b.String()
+}

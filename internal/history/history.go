@@ -1,0 +1,163 @@
+// Package history puts the durable events of a cluster into sentences. It
+// knows what each kind of event means and nothing of who wrote it.
+package history
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/store"
+)
+
+// detail is an event's members.
+type detail map[string]any
+
+// text returns a member, or ? if the event has none.
+func (d detail) text(key string) string {
+	v, ok := d[key]
+	if !ok || v == "" {
+		return "?"
+	}
+	return fmt.Sprint(v)
+}
+
+func (d detail) list(key string) string {
+	all, _ := d[key].([]any)
+	var out []string
+	for _, v := range all {
+		out = append(out, fmt.Sprint(v))
+	}
+	return strings.Join(out, ", ")
+}
+
+// after returns a duration that the event has in milliseconds.
+func (d detail) after(key string) string {
+	n, ok := d[key].(json.Number)
+	ms, err := n.Int64()
+	if !ok || err != nil {
+		return "?"
+	}
+	return (time.Duration(ms) * time.Millisecond).String()
+}
+
+// stages lists how long an agent's stages took from its start.
+func (d detail) stages(key string) string {
+	stages, _ := d[key].(map[string]any)
+	names := slices.Collect(maps.Keys(stages))
+	ms := func(name string) int64 {
+		n, _ := stages[name].(json.Number)
+		v, _ := n.Int64()
+		return v
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		if ms(a) != ms(b) {
+			return int(ms(a) - ms(b))
+		}
+		return strings.Compare(a, b)
+	})
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%s %d ms", name, ms(name))
+	}
+	return strings.Join(names, ", ")
+}
+
+// sentences has each kind of event.
+var sentences = map[string]func(d detail) string{
+	// What was asked.
+	"api": func(d detail) string { return "asked by " + d.text("by") + ": " + d.text("operation") },
+	"expect": func(detail) string {
+		return "a job got the node: it is launched ahead of Slurm's ResumeProgram"
+	},
+	"resume": func(d detail) string {
+		if jobs := d.list("jobs"); jobs != "" {
+			return "Slurm asked for the node, for job " + jobs
+		}
+		return "Slurm asked for the node"
+	},
+	"suspend":            func(detail) string { return "Slurm suspended the node" },
+	"resume-fail":        func(detail) string { return "Slurm gave the node up: it was not up within ResumeTimeout" },
+	"terminated-by-user": func(d detail) string { return "a user terminated the instance " + d.text("instance") },
+	"fault-added":        func(d detail) string { return "asked for the fault " + d.text("fault") + ": " + d.text("kind") },
+	"fault-removed":      func(d detail) string { return "the fault " + d.text("fault") + " was removed" },
+	"fault":              func(d detail) string { return "the fault " + d.text("fault") + " struck: " + d.text("kind") },
+	// What was decided and done.
+	"assigned": func(d detail) string {
+		return "decided to launch " + d.text("instance") + ", a " + d.text("type") + " in " + d.text("subnet")
+	},
+	"adopted":  func(d detail) string { return "wanted, though no call of Slurm said so: " + d.text("reason") },
+	"given-up": func(d detail) string { return "not wanted any more: " + d.text("reason") },
+	"launched": func(d detail) string {
+		return "launched " + d.text("instance") + ", " + d.after("afterMs") + " after the decision"
+	},
+	"retired": func(d detail) string {
+		return "ending " + d.text("instance") + ": " + d.text("reason") + " (" + d.text("code") + ")"
+	},
+	"terminated": func(d detail) string { return "ended " + d.text("instance") + ": " + d.text("reason") },
+	"power-up":   func(d detail) string { return "had Slurm resume the node: " + d.text("reason") },
+	"power-down": func(d detail) string { return "had Slurm power the node down: " + d.text("reason") },
+	"replace": func(d detail) string {
+		return "had Slurm power the node down when its jobs are done: " + d.text("reason")
+	},
+	"down":      func(d detail) string { return "set the node down in Slurm: " + d.text("reason") },
+	"held-out":  func(d detail) string { return "held the idle node out: " + d.text("reason") },
+	"recovered": func(detail) string { return "made the node idle again in Slurm" },
+	// What came of it.
+	"registered": func(d detail) string {
+		return d.text("instance") + " registered, " + d.after("afterMs") + " after the decision"
+	},
+	"slurmd-started": func(d detail) string {
+		return "slurmd started on " + d.text("instance") + "; from the agent's start: " + d.stages("agentMs")
+	},
+	"running": func(d detail) string { return "the agent of " + d.text("instance") + " runs" },
+	"ready": func(d detail) string {
+		return "up with " + d.text("instance") + ", " + d.after("afterMs") + " after the decision"
+	},
+	// What failed.
+	"refused": func(d detail) string {
+		if _, ok := d["type"]; !ok { // of a cluster
+			return "slurmctld refused the configuration: " + d.text("reason")
+		}
+		return "refused: no " + d.text("type") + " in " + d.text("subnet") + ": " + d.text("code") + ": " + d.text("error")
+	},
+	"lacking": func(d detail) string {
+		return "no pool of the group has an instance, so its job is freed: " + d.text("code") + ", again not before " + d.text("again")
+	},
+	"launch-failed": func(d detail) string {
+		return "the launch of " + d.text("instance") + " failed: " + d.text("code") + ": " + d.text("error")
+	},
+	"failed": func(d detail) string {
+		return d.text("instance") + " failed: " + d.text("reason") + " (" + d.text("code") + ")"
+	},
+	"bootstrap-failed": func(d detail) string {
+		return "the bootstrap of " + d.text("instance") + " failed: " + d.text("message") + " (" + d.text("code") + ")"
+	},
+	"lost":      func(d detail) string { return "lost " + d.text("instance") + ": " + d.text("reason") },
+	"reclaimed": func(d detail) string { return d.text("instance") + " was taken back: " + d.text("reason") },
+	// Of clusters.
+	"configured":  func(d detail) string { return "slurmctld runs with the configuration " + d.text("hash") },
+	"unreachable": func(d detail) string { return "the controller cannot be driven: " + d.text("error") },
+	"reachable":   func(detail) string { return "the controller can be driven again" },
+}
+
+// Sentence puts an event into words. One of a kind that is not known, from a
+// newer openpcs, is told as it is.
+func Sentence(e store.Event) string {
+	dec := json.NewDecoder(bytes.NewReader(e.Detail))
+	dec.UseNumber() // large job ids stay whole
+	var d detail
+	if err := dec.Decode(&d); err != nil {
+		d = nil
+	}
+	if f, ok := sentences[e.Kind]; ok {
+		return f(d)
+	}
+	return e.Kind + " " + string(e.Detail)
+}
+
+// Kinds lists the kinds that have a sentence.
+func Kinds() []string { return slices.Sorted(maps.Keys(sentences)) }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -162,6 +163,18 @@ func (s *site) change(f func(tx *store.Tx) error) {
 	}
 }
 
+// told reports whether the end of an instance is in its node's history.
+func (s *site) told(i fleet.Instance) (told bool) {
+	s.view(func(tx *store.Tx) error {
+		events, err := tx.Events(clusterID, "node/"+i.NodeName, 1000)
+		for _, e := range events {
+			told = told || (e.Kind == "terminated" && strings.Contains(string(e.Detail), i.ID) && !strings.Contains(string(e.Detail), `"reason":""`))
+		}
+		return err
+	})
+	return told
+}
+
 func crashSite() options {
 	r := &rooms{full: func(spec compute.Spec) bool { return spec.CPUs == 4 }}
 	o := options{
@@ -213,6 +226,10 @@ func lives(t *testing.T, at string, nth int) []string {
 		for _, i := range s.instances("") {
 			if i.State != fleet.Terminated {
 				t.Errorf("an instance is left: %v", brief([]fleet.Instance{i}))
+			}
+			// I10: nothing vanishes for no reason.
+			if i.StateReason == "" || i.StateCode == "" || !s.told(i) {
+				t.Errorf("the end of an instance is not told: %v", brief([]fleet.Instance{i}))
 			}
 		}
 	})

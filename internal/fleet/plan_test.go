@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/slurm"
 )
@@ -466,4 +468,29 @@ func TestIDs(t *testing.T) {
 	if got := fleet.PrivateDNS("10.77.0.5", "us-east-1"); got != "ip-10-77-0-5.ec2.internal" {
 		t.Errorf("host name %q", got)
 	}
+}
+
+// N2: whatever groups are called (a-dy-b, x-st-y, a-1), a node's name leads
+// back to its group and number alone.
+func TestN2_NodeNamesLeadBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.StringMatching(`[A-Za-z][A-Za-z0-9-]{0,24}`)
+		part := rapid.SampledFrom([]string{"a", "a-1", "a-dy-b", "x-st-y", "x-st-y-1", "a-dy-b-01", "a-"})
+		g := fleet.Group{Name: rapid.OneOf(name, part).Draw(t, "name")}
+		other := fleet.Group{Name: rapid.OneOf(name, part).Draw(t, "other")}
+		n := rapid.IntRange(1, 4000).Draw(t, "n")
+		node := g.NodeName(n)
+		if got := g.NodeIndex(node); got != n {
+			t.Fatalf("%s of %s is number %d, want %d", node, g.Name, got, n)
+		}
+		if k := other.NodeIndex(node); k != 0 && (other.NodeName(k) != node) {
+			t.Fatalf("%s counts as number %d of %s", node, k, other.Name)
+		}
+		if k := other.NodeIndex(node); k != 0 && other.Name != g.Name {
+			t.Fatalf("%s is of %s and of %s", node, g.Name, other.Name)
+		}
+		if names, err := slurm.Expand(node); err != nil || len(names) != 1 || names[0] != node {
+			t.Fatalf("Slurm reads %s as %v, %v", node, names, err)
+		}
+	})
 }

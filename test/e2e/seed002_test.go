@@ -48,7 +48,7 @@ func TestSeed002(t *testing.T) {
 		{"ssm_run_command", s.runCommand},
 		{"find_sinfo", s.findSinfo},
 		{"sinfo_shows_idle_nodes_off", s.sinfo},
-		{"srun_starts_an_instance", s.srun},
+		{"I11_srun_starts_an_instance", s.srun},
 		{"bootstrap_log", s.bootstrapLog},
 		{"idle_instance_terminates", s.idle},
 		{"generic_image_fails_with_its_reason", s.genericImage},

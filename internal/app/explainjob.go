@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -99,13 +98,19 @@ func (a *App) explainJob(ctx context.Context, cluster, name string) (Explanation
 			return err
 		}
 		e.tell(ofJob(events, job, nodes))
-		for _, at := range []struct {
-			when time.Time
-			text string
-		}{{job.Submitted, "submitted"}, {job.Started, "started on " + job.Nodes}, {job.EndedAt, "ended: " + e.Status}} {
-			if !at.when.IsZero() && !at.when.After(v.o.Now) && (at.text == "submitted" || !job.Is("PENDING")) {
-				e.Events = append(e.Events, Moment{store.Event{At: at.when, Cluster: v.cluster.ID, Subject: "job/" + name, Kind: "slurm", Detail: json.RawMessage("{}")}, at.text})
+		moment := func(at time.Time, text string) []Moment {
+			if at.IsZero() || at.After(v.o.Now) {
+				return nil
 			}
+			return []Moment{{store.Event{At: at, Cluster: v.cluster.ID, Subject: "job/" + name, Kind: "slurm", Detail: json.RawMessage("{}")}, text}}
+		}
+		// Slurm's times are whole seconds.
+		e.Events = append(moment(job.Submitted, "submitted, or requeued"), e.Events...)
+		if !job.Is("PENDING") {
+			e.Events = append(e.Events, moment(job.Started, "started on "+job.Nodes)...)
+		}
+		if job.Ended() {
+			e.Events = append(e.Events, moment(job.EndedAt, "ended: "+e.Status)...)
 		}
 		slices.SortStableFunc(e.Events, func(a, b Moment) int { return a.At.Truncate(time.Second).Compare(b.At.Truncate(time.Second)) })
 		return nil
@@ -134,28 +139,34 @@ func (e *Explanation) waiting(v view, job slurm.Job) {
 	}
 }
 
-// ofJob picks the events of a job: from the call that named it on, those of
-// the nodes that it had.
+// ahead is how long a launch may precede the call that names the job.
+const ahead = 3 * time.Second
+
+// ofJob picks the events of a job: those of each node from the call of Slurm
+// that named the job on, and of the nodes that it has, which may have been up
+// before, from its submission on.
 func ofJob(events []store.Event, job slurm.Job, nodes []string) []store.Event {
-	mine := map[string]bool{} // subjects
+	from := map[string]time.Time{} // by subject
 	for _, n := range nodes {
-		mine["node/"+n] = true
+		from["node/"+n] = job.Submitted
 	}
-	var out []store.Event
 	for _, ev := range events {
 		var d struct {
 			Jobs []int `json:"jobs"`
 		}
 		_ = json.Unmarshal(ev.Detail, &d)
-		named := slices.Contains(d.Jobs, job.ID)
-		if named {
-			mine[ev.Subject] = true
+		at, ok := from[ev.Subject]
+		if first := ev.At.Add(-ahead); slices.Contains(d.Jobs, job.ID) && (!ok || first.Before(at)) {
+			from[ev.Subject] = first
 		}
-		late := !job.EndedAt.IsZero() && job.Ended() && ev.At.After(job.EndedAt.Add(time.Second))
-		if mine[ev.Subject] && !late && !ev.At.Before(job.Submitted.Truncate(time.Second)) {
+	}
+	var out []store.Event
+	for _, ev := range events {
+		at, ok := from[ev.Subject]
+		late := job.Ended() && !job.EndedAt.IsZero() && ev.At.After(job.EndedAt.Add(time.Second))
+		if ok && !late && !ev.At.Before(at) {
 			out = append(out, ev)
 		}
 	}
-	slices.SortFunc(out, func(a, b store.Event) int { return cmp.Compare(a.Seq, b.Seq) })
 	return out[max(0, len(out)-maxEvents):]
 }

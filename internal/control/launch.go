@@ -104,10 +104,10 @@ func (c *Control) launched(ctx context.Context, id string) error {
 // another pool, a wait for the try that is under way in one, or none.
 func (c *Control) notLaunched(ctx context.Context, i fleet.Instance, cause error) error {
 	var capacity *compute.CapacityError
-	code, pooled, final := otherError, false, false
+	code, text, pooled, final := otherError, cause.Error(), false, false
 	switch {
 	case errors.As(cause, &capacity):
-		code, pooled = capacity.Code, true
+		code, text, pooled = capacity.Code, capacity.Err.Error(), true
 	case errors.Is(cause, compute.ErrNotFound):
 		code, pooled, final = noImage, true, true
 	}
@@ -131,7 +131,7 @@ func (c *Control) notLaunched(ctx context.Context, i fleet.Instance, cause error
 		if err != nil {
 			return err
 		}
-		detail := map[string]any{"instance": i.ID, "type": i.Type, "subnet": i.SubnetID, "code": code, "error": cause.Error()}
+		detail := map[string]any{"instance": i.ID, "type": i.Type, "subnet": i.SubnetID, "code": code, "error": text}
 		if !pooled {
 			i, n = fleet.FailInstance(i, n, condition.LaunchFailed, cause.Error(), fleet.LaunchReason(code), now)
 			return errors.Join(fleet.Instances.Put(tx, i), fleet.Nodes.Put(tx, n), event(tx, now, i.ClusterID, "node/"+i.NodeName, "launch-failed", detail))
@@ -145,7 +145,7 @@ func (c *Control) notLaunched(ctx context.Context, i fleet.Instance, cause error
 			pools = g.Pools()
 		}
 		for _, p := range pools {
-			g.Refuse(p.Type, p.SubnetID, code, cause.Error(), final, now)
+			g.Refuse(p.Type, p.SubnetID, code, text, final, now)
 		}
 		busy, err := c.moveOn(tx, &g, &i, others, now)
 		if err != nil {
@@ -158,8 +158,8 @@ func (c *Control) notLaunched(ctx context.Context, i fleet.Instance, cause error
 		case busy: // the node stays wanted
 			return fleet.Instances.Delete(tx, i.ID)
 		case held:
-			i.State, i.StateCode, i.StateReason = fleet.ShuttingDown, "Server."+code, cause.Error()
-			i.FailureCode, i.Failure = rest.Condition(), cause.Error()
+			i.State, i.StateCode, i.StateReason = fleet.ShuttingDown, "Server."+code, text
+			i.FailureCode, i.Failure = rest.Condition(), text
 			return errors.Join(fleet.Instances.Put(tx, i), fleet.Nodes.Put(tx, fleet.LackNode(n, rest)))
 		default:
 			return fleet.Instances.Put(tx, i)

@@ -45,6 +45,15 @@ func (d detail) after(key string) string {
 	return (time.Duration(ms) * time.Millisecond).String()
 }
 
+// clock returns the time of day of a member.
+func (d detail) clock(key string) string {
+	at, err := time.Parse(time.RFC3339, d.text(key))
+	if err != nil {
+		return "?"
+	}
+	return at.UTC().Format(time.TimeOnly)
+}
+
 // stages lists how long an agent's stages took from its start.
 func (d detail) stages(key string) string {
 	stages, _ := d[key].(map[string]any)
@@ -125,7 +134,7 @@ var sentences = map[string]func(d detail) string{
 		return "refused: no " + d.text("type") + " in " + d.text("subnet") + ": " + d.text("code") + ": " + d.text("error")
 	},
 	"lacking": func(d detail) string {
-		return "no pool of the group has an instance, so its job is freed: " + d.text("code") + ", again not before " + d.text("again")
+		return "no pool of the group has an instance, so its job is freed: " + d.text("code") + ", again not before " + d.clock("again")
 	},
 	"launch-failed": func(d detail) string {
 		return "the launch of " + d.text("instance") + " failed: " + d.text("code") + ": " + d.text("error")

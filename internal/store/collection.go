@@ -1,11 +1,8 @@
 package store
 
 import (
-	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"strings"
 )
 
 // Index is by what an object can be found, besides its id. A name, where
@@ -17,7 +14,8 @@ type Index struct {
 	Name   string
 }
 
-// Collection stores values of one type as JSON under a kind of its own.
+// Collection stores values of one type as JSON under a kind of its own. What
+// it returns belongs to the caller, who may change it.
 type Collection[T any] struct {
 	kind  string
 	index func(T) Index
@@ -36,91 +34,111 @@ func (c Collection[T]) Put(tx *Tx, v T) error {
 	if err != nil {
 		return fmt.Errorf("encode %s %s: %w", c.kind, ix.ID, err)
 	}
-	if _, err := tx.tx.ExecContext(tx.ctx, `UPDATE counter SET last = last + 1`); err != nil {
-		return fmt.Errorf("put %s %s: %w", c.kind, ix.ID, err)
+	if tx.db == nil {
+		return fmt.Errorf("put %s %s: %w", c.kind, ix.ID, errReadOnly)
 	}
-	_, err = tx.tx.ExecContext(tx.ctx, `INSERT INTO objects (kind, id, region, parent, name, seq, doc)
-		VALUES (?,?,?,?,?,(SELECT last FROM counter),?)
-		ON CONFLICT (kind, id) DO UPDATE SET region=excluded.region, parent=excluded.parent, name=excluded.name, doc=excluded.doc`,
-		c.kind, ix.ID, ix.Region, ix.Parent, ix.Name, doc)
-	switch {
-	case err == nil:
-		return nil
-	case strings.Contains(err.Error(), "UNIQUE constraint failed"):
+	s := tx.objects.shelves[c.kind]
+	if other := s.find(ix); other != nil && other.ID != ix.ID {
 		return fmt.Errorf("put %s %s: %w", c.kind, ix.Name, ErrExists)
-	default:
+	}
+	r := &row{Index: ix, doc: doc}
+	if old := s.get(ix.ID); old != nil {
+		r.seq = old.seq
+	} else {
+		r.seq = tx.objects.last + 1
+	}
+	if err := tx.exec(tx.store.put, c.kind, ix.ID, ix.Region, ix.Parent, ix.Name, r.seq, doc); err != nil {
 		return fmt.Errorf("put %s %s: %w", c.kind, ix.ID, err)
 	}
+	tx.objects.last = max(tx.objects.last, r.seq)
+	tx.keep(c.kind, r)
+	return nil
 }
 
 // Get returns the object with the id, or ErrNotFound.
 func (c Collection[T]) Get(tx *Tx, id string) (T, error) {
-	return c.one(tx.tx.QueryRowContext(tx.ctx, `SELECT doc FROM objects WHERE kind = ? AND id = ?`, c.kind, id), id)
+	return c.one(tx.objects.shelves[c.kind].get(id), id)
 }
 
 // Find returns the object with that name, or ErrNotFound.
 func (c Collection[T]) Find(tx *Tx, region, parent, name string) (T, error) {
-	return c.one(tx.tx.QueryRowContext(tx.ctx,
-		`SELECT doc FROM objects WHERE kind = ? AND region = ? AND parent = ? AND name = ? AND name <> ''`,
-		c.kind, region, parent, name), name)
+	return c.one(tx.objects.shelves[c.kind].find(Index{Region: region, Parent: parent, Name: name}), name)
 }
 
-func (c Collection[T]) one(row *sql.Row, what string) (T, error) {
-	var v T
-	var doc []byte
-	err := row.Scan(&doc)
-	if errors.Is(err, sql.ErrNoRows) {
+func (c Collection[T]) one(r *row, what string) (v T, err error) {
+	if r == nil {
 		return v, fmt.Errorf("%s %s: %w", c.kind, what, ErrNotFound)
 	}
+	shared, err := decoded[T](r)
 	if err != nil {
-		return v, fmt.Errorf("get %s %s: %w", c.kind, what, err)
-	}
-	if err := json.Unmarshal(doc, &v); err != nil {
 		return v, fmt.Errorf("decode %s %s: %w", c.kind, what, err)
 	}
-	return v, nil
+	return copyOf(shared), nil
 }
 
 // All returns every object of the kind in order of creation.
 func (c Collection[T]) All(tx *Tx) ([]T, error) {
-	return c.list(tx, `SELECT doc FROM objects WHERE kind = ? ORDER BY seq`, c.kind)
+	return c.list(tx, func(*row) bool { return true }, nil)
 }
 
 // InRegion returns the objects of one region in order of creation.
 func (c Collection[T]) InRegion(tx *Tx, region string) ([]T, error) {
-	return c.list(tx, `SELECT doc FROM objects WHERE kind = ? AND region = ? ORDER BY seq`, c.kind, region)
+	return c.list(tx, func(r *row) bool { return r.Region == region }, nil)
 }
 
 // Of returns the objects with that parent in order of creation.
 func (c Collection[T]) Of(tx *Tx, parent string) ([]T, error) {
-	return c.list(tx, `SELECT doc FROM objects WHERE kind = ? AND parent = ? ORDER BY seq`, c.kind, parent)
+	return c.list(tx, func(r *row) bool { return r.Parent == parent }, nil)
 }
 
-func (c Collection[T]) list(tx *Tx, query string, args ...any) ([]T, error) {
-	rows, err := tx.tx.QueryContext(tx.ctx, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", c.kind, err)
-	}
-	defer func() { _ = rows.Close() }()
-	out := []T{}
-	for rows.Next() {
-		var v T
-		var doc sql.RawBytes
-		if err := rows.Scan(&doc); err != nil {
-			return nil, fmt.Errorf("list %s: %w", c.kind, err)
+// Where returns the objects that are to be kept, in order of creation. It is
+// for finding few among many: keep gets what is shared with others, and must
+// neither change it nor hold on to it.
+func (c Collection[T]) Where(tx *Tx, keep func(*T) bool) ([]T, error) {
+	return c.list(tx, func(*row) bool { return true }, keep)
+}
+
+func (c Collection[T]) list(tx *Tx, match func(*row) bool, keep func(*T) bool) ([]T, error) {
+	var rows []*row
+	for r := range tx.objects.shelves[c.kind].all() {
+		if !match(r) {
+			continue
 		}
-		if err := json.Unmarshal(doc, &v); err != nil {
-			return nil, fmt.Errorf("decode %s: %w", c.kind, err)
+		if keep != nil {
+			shared, err := decoded[T](r)
+			if err != nil {
+				return nil, fmt.Errorf("decode %s %s: %w", c.kind, r.ID, err)
+			}
+			if !keep(shared) {
+				continue
+			}
 		}
-		out = append(out, v)
+		rows = append(rows, r)
 	}
-	return out, rows.Err()
+	bySeq(rows)
+	out := make([]T, len(rows))
+	for n, r := range rows {
+		shared, err := decoded[T](r)
+		if err != nil {
+			return nil, fmt.Errorf("decode %s %s: %w", c.kind, r.ID, err)
+		}
+		out[n] = copyOf(shared)
+	}
+	return out, nil
 }
 
 // Delete removes the object; it is no error if there is none.
 func (c Collection[T]) Delete(tx *Tx, id string) error {
-	if _, err := tx.tx.ExecContext(tx.ctx, `DELETE FROM objects WHERE kind = ? AND id = ?`, c.kind, id); err != nil {
+	if tx.db == nil {
+		return fmt.Errorf("delete %s %s: %w", c.kind, id, errReadOnly)
+	}
+	r := tx.objects.shelves[c.kind].get(id)
+	if r == nil {
+		return nil
+	}
+	if err := tx.exec(tx.store.remove, c.kind, id); err != nil {
 		return fmt.Errorf("delete %s %s: %w", c.kind, id, err)
 	}
+	tx.shelf(c.kind).drop(tx, r)
 	return nil
 }

@@ -10,10 +10,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
@@ -53,11 +55,22 @@ var migrations = []string{
 	CREATE INDEX events_subject ON events (cluster, subject, seq);`,
 }
 
-// Store is one open state file. It is safe for concurrent use.
+// errReadOnly is returned for a change inside View.
+var errReadOnly = errors.New("the transaction only reads")
+
+// Store is one open state file. It is safe for concurrent use. The objects
+// are in memory too, so that reading them costs next to nothing; one process
+// at a time may have the file open.
 type Store struct {
 	write *sql.DB // one connection: SQLite has one writer
 	read  *sql.DB
 	seam  func(point string) // see SetSeam
+
+	objects atomic.Pointer[snapshot] // what was committed last
+	writer  chan struct{}            // holds one token, which a writer takes
+	stale   bool                     // a commit failed: the file says what holds; needs the token
+
+	put, remove, count, add *sql.Stmt
 }
 
 // Open opens or creates the state file at path and brings its schema up to
@@ -74,7 +87,6 @@ func Open(path string) (*Store, error) {
 	}
 	pragmas := url.Values{"_pragma": {
 		"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(ON)",
-		"cache_size(-65536)", // KiB: the instances of a large cluster
 	}}
 	open := func(conns int, txlock string) (*sql.DB, error) {
 		q := url.Values{"_pragma": pragmas["_pragma"], "_txlock": {txlock}}
@@ -100,7 +112,53 @@ func Open(path string) (*Store, error) {
 		_ = write.Close()
 		return nil, fmt.Errorf("open state file %s: %w", path, err)
 	}
-	return &Store{write: write, read: read}, nil
+	s := &Store{write: write, read: read, writer: make(chan struct{}, 1)}
+	if err := errors.Join(s.prepare(), s.load(context.Background())); err != nil {
+		_ = s.Close()
+		return nil, fmt.Errorf("read state file %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func (s *Store) prepare() error {
+	var errs []error
+	statement := func(text string) *sql.Stmt {
+		st, err := s.write.Prepare(text)
+		errs = append(errs, err)
+		return st
+	}
+	s.put = statement(`INSERT INTO objects (kind, id, region, parent, name, seq, doc) VALUES (?,?,?,?,?,?,?)
+		ON CONFLICT (kind, id) DO UPDATE SET region=excluded.region, parent=excluded.parent, name=excluded.name, doc=excluded.doc`)
+	s.remove = statement(`DELETE FROM objects WHERE kind = ? AND id = ?`)
+	s.count = statement(`UPDATE counter SET last = ?`)
+	s.add = statement(`INSERT INTO events (at, cluster, subject, kind, doc) VALUES (?,?,?,?,?)`)
+	return errors.Join(errs...)
+}
+
+// load takes the objects from the file.
+func (s *Store) load(ctx context.Context) error {
+	tx := &Tx{objects: &snapshot{shelves: map[string]*shelf{}}}
+	if err := s.write.QueryRowContext(ctx, `SELECT last FROM counter`).Scan(&tx.objects.last); err != nil {
+		return err
+	}
+	rows, err := s.write.QueryContext(ctx, `SELECT kind, id, region, parent, name, seq, doc FROM objects`)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var kind string
+		r := &row{}
+		if err := rows.Scan(&kind, &r.ID, &r.Region, &r.Parent, &r.Name, &r.seq, &r.doc); err != nil {
+			return err
+		}
+		tx.keep(kind, r)
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	s.objects.Store(tx.objects)
+	return nil
 }
 
 func migrate(db *sql.DB) error {
@@ -133,23 +191,26 @@ func migrate(db *sql.DB) error {
 
 // Close closes the file.
 func (s *Store) Close() error {
-	return errors.Join(s.read.Close(), s.write.Close())
+	return errors.Join(s.read.Close(), s.write.Close()) // their statements with them
 }
 
 // Tx is a transaction. It is valid only inside the function it was given to.
 type Tx struct {
-	ctx context.Context
-	tx  *sql.Tx
+	ctx     context.Context
+	store   *Store
+	objects *snapshot
+	db      *sql.Tx // nil in View
+	history *sql.Tx // of View, begun at the first look at events
 }
 
 // Update runs fn in a transaction that can write. All of it is durable when
 // Update returns nil, and nothing of it happened otherwise.
 func (s *Store) Update(ctx context.Context, fn func(tx *Tx) error) error {
 	if s.seam == nil {
-		return run(ctx, s.write, fn)
+		return s.update(ctx, fn)
 	}
 	point := "commit/" + caller()
-	err := run(ctx, s.write, func(tx *Tx) error {
+	err := s.update(ctx, func(tx *Tx) error {
 		err := fn(tx)
 		if err == nil {
 			s.seam(point + "/before")
@@ -181,24 +242,74 @@ func caller() string {
 	return pkg + "." + function
 }
 
-// View runs fn in a transaction that sees one consistent state.
-func (s *Store) View(ctx context.Context, fn func(tx *Tx) error) error {
-	return run(ctx, s.read, fn)
-}
-
-func run(ctx context.Context, db *sql.DB, fn func(tx *Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
+func (s *Store) update(ctx context.Context, fn func(tx *Tx) error) error {
+	select {
+	case s.writer <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("begin transaction: %w", ctx.Err())
+	}
+	defer func() { <-s.writer }()
+	if s.stale {
+		if err := s.load(ctx); err != nil {
+			return fmt.Errorf("read the state file after a commit that failed: %w", err)
+		}
+		s.stale = false
+	}
+	db, err := s.write.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
-	defer func() { _ = tx.Rollback() }() // no effect after Commit
-	if err := fn(&Tx{ctx: ctx, tx: tx}); err != nil {
+	defer func() { _ = db.Rollback() }() // no effect after Commit
+	before := s.objects.Load()
+	tx := &Tx{ctx: ctx, store: s, db: db, objects: &snapshot{shelves: maps.Clone(before.shelves), last: before.last}}
+	if err := fn(tx); err != nil {
 		return err
 	}
-	if err := tx.Commit(); err != nil {
+	if tx.objects.last != before.last {
+		if err := tx.exec(s.count, tx.objects.last); err != nil {
+			return fmt.Errorf("commit transaction: %w", err)
+		}
+	}
+	if err := db.Commit(); err != nil {
+		s.stale = true // it may have come to pass all the same
 		return fmt.Errorf("commit transaction: %w", err)
 	}
+	s.objects.Store(tx.objects)
 	return nil
+}
+
+// View runs fn in a transaction that sees one consistent state of the
+// objects.
+func (s *Store) View(ctx context.Context, fn func(tx *Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	tx := &Tx{ctx: ctx, store: s, objects: s.objects.Load()}
+	defer func() {
+		if tx.history != nil {
+			_ = tx.history.Rollback()
+		}
+	}()
+	return fn(tx)
+}
+
+func (tx *Tx) exec(s *sql.Stmt, args ...any) error {
+	_, err := tx.db.StmtContext(tx.ctx, s).ExecContext(tx.ctx, args...)
+	return err
+}
+
+// events returns the transaction that sees the events.
+func (tx *Tx) events() (*sql.Tx, error) {
+	if tx.db != nil {
+		return tx.db, nil
+	}
+	if tx.history == nil {
+		var err error
+		if tx.history, err = tx.store.read.BeginTx(tx.ctx, nil); err != nil {
+			return nil, err
+		}
+	}
+	return tx.history, nil
 }
 
 // An Event is one durable line of a cluster's history. Subject names what it
@@ -217,9 +328,10 @@ func (tx *Tx) Append(e Event) error {
 	if e.Detail == nil {
 		e.Detail = json.RawMessage("{}")
 	}
-	_, err := tx.tx.ExecContext(tx.ctx, `INSERT INTO events (at, cluster, subject, kind, doc) VALUES (?,?,?,?,?)`,
-		e.At.UnixNano(), e.Cluster, e.Subject, e.Kind, []byte(e.Detail))
-	if err != nil {
+	if tx.db == nil {
+		return fmt.Errorf("append event %s: %w", e.Kind, errReadOnly)
+	}
+	if err := tx.exec(tx.store.add, e.At.UnixNano(), e.Cluster, e.Subject, e.Kind, []byte(e.Detail)); err != nil {
 		return fmt.Errorf("append event %s: %w", e.Kind, err)
 	}
 	return nil
@@ -227,7 +339,10 @@ func (tx *Tx) Append(e Event) error {
 
 // ForgetEvents removes events from before a time.
 func (tx *Tx) ForgetEvents(before time.Time) error {
-	if _, err := tx.tx.ExecContext(tx.ctx, `DELETE FROM events WHERE at < ?`, before.UnixNano()); err != nil {
+	if tx.db == nil {
+		return fmt.Errorf("forget events: %w", errReadOnly)
+	}
+	if _, err := tx.db.ExecContext(tx.ctx, `DELETE FROM events WHERE at < ?`, before.UnixNano()); err != nil {
 		return fmt.Errorf("forget events: %w", err)
 	}
 	return nil
@@ -236,7 +351,11 @@ func (tx *Tx) ForgetEvents(before time.Time) error {
 // Events returns up to limit newest events of a cluster, oldest first. An
 // empty subject means all subjects.
 func (tx *Tx) Events(cluster, subject string, limit int) ([]Event, error) {
-	rows, err := tx.tx.QueryContext(tx.ctx, `SELECT seq, at, cluster, subject, kind, doc FROM (
+	db, err := tx.events()
+	if err != nil {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	rows, err := db.QueryContext(tx.ctx, `SELECT seq, at, cluster, subject, kind, doc FROM (
 		SELECT * FROM events WHERE cluster = ? AND (? = '' OR subject = ?) ORDER BY seq DESC LIMIT ?
 	) ORDER BY seq`, cluster, subject, subject, limit)
 	if err != nil {

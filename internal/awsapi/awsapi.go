@@ -29,6 +29,8 @@ type Caller struct {
 	UserID      string
 	// InstanceID is set when the key belongs to an instance's role.
 	InstanceID string
+	// From, where it is set, is the only address that the key may be used from.
+	From string `json:",omitempty"`
 	// Allow lists action patterns (pcs:*, s3:GetObject); "*" allows all.
 	Allow []string
 	// Deny lists action patterns that win over Allow.

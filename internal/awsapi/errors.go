@@ -168,6 +168,16 @@ func errDenied(p Protocol, c Caller, permission string) *Error {
 	return newError(byStatus(p), byProtocol(p, "AccessDeniedException", "AccessDenied", ""), message)
 }
 
+// errElsewhere refuses the key of an instance's role that is used from another
+// machine: whoever took it along gets nowhere with it.
+func errElsewhere(p Protocol, c Caller, from string) *Error {
+	message := "The credentials of " + c.ARN + " may be used from the instance's own address " + c.From + " only, and this request came from " + from + "."
+	if p == EC2Query {
+		return newError(http.StatusForbidden, "UnauthorizedOperation", message)
+	}
+	return newError(byStatus(p), byProtocol(p, "AccessDeniedException", "AccessDenied", ""), message)
+}
+
 // byStatus is the status of failures of authentication and authorization.
 func byStatus(p Protocol) int {
 	if p == JSON10 || p == JSON11 {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"mime"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -338,11 +339,24 @@ func (s *Server) authenticate(x *exchange) *Error {
 	if !key.Expires.IsZero() && !x.started.Before(key.Expires) {
 		return errExpiredToken(p)
 	}
+	if from := key.Caller.From; from != "" && from != remoteHost(x.http) {
+		return errElsewhere(p, key.Caller, remoteHost(x.http))
+	}
 	x.req = &Request{
 		ID: x.id, Service: svc.Name, Region: sig.region, Account: s.account,
 		Caller: key.Caller, Now: x.started.UTC(), Body: x.body, Form: x.form, pager: s.pager,
 	}
 	return nil
+}
+
+// remoteHost is the address of whoever sent the request. What proxies say of
+// it does not count.
+func remoteHost(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
 }
 
 // payloadHash returns the hash that is signed: that of the body, always,

@@ -123,6 +123,10 @@ func (s *service) token(from string) string {
 
 func (s *service) get(from, path string) (int, string) {
 	s.t.Helper()
+	if from == gone || from == "10.77.99.99" {
+		w := s.call(from, http.MethodGet, path, "", tokenHeader, s.token(node))
+		return w.Code, w.Body.String()
+	}
 	w := s.call(from, http.MethodGet, path, "", tokenHeader, s.token(from))
 	return w.Code, w.Body.String()
 }
@@ -148,13 +152,70 @@ func TestSessionsAsIMDSv2(t *testing.T) {
 			t.Errorf("a ttl of %q: %d, want %d", ttl, w.Code, want)
 		}
 	}
-	if w := s.call(node, http.MethodPut, "/latest/api/token", "", ttlHeader, "60", "X-Forwarded-For", "10.0.0.1"); w.Code != http.StatusForbidden {
-		t.Errorf("through a proxy: %d", w.Code)
+	for _, from := range []string{gone, controller, "10.77.99.99"} {
+		if w := s.call(from, http.MethodPut, "/latest/api/token", "", ttlHeader, "60"); w.Code != http.StatusNotFound {
+			t.Errorf("%s, which is no instance, opens a session: %d", from, w.Code)
+		}
 	}
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
 		if w := s.call(node, method, "/latest/api/token", "", ttlHeader, "60"); w.Code == http.StatusOK {
 			t.Errorf("%s opens a session", method)
 		}
+	}
+}
+
+func TestAProxyGetsNothing(t *testing.T) {
+	s := newService(t)
+	token := s.token(node)
+	for _, tt := range []struct{ from, method, path string }{
+		{node, http.MethodPut, "/latest/api/token"},
+		{node, http.MethodGet, "/latest/meta-data/iam/security-credentials/AWSPCS-default"},
+		{node, http.MethodGet, "/openpcs/v1/bootstrap"},
+		{node, http.MethodPost, "/openpcs/v1/failed"},
+		{controller, http.MethodGet, "/openpcs/v1/controller"},
+	} {
+		headers := []string{ttlHeader, "60", tokenHeader, token}
+		if w := s.call(tt.from, tt.method, tt.path, "", headers...); w.Code != http.StatusOK {
+			t.Fatalf("%s %s: %d", tt.method, tt.path, w.Code)
+		}
+		for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "Via"} {
+			// What a proxy claims never changes who asks, nor is it answered.
+			if w := s.call(other, tt.method, tt.path, "", append(headers, name, tt.from)...); w.Code != http.StatusForbidden {
+				t.Errorf("%s %s with %s: %d %q", tt.method, tt.path, name, w.Code, w.Body)
+			}
+		}
+		for host, want := range map[string]int{"169.254.169.254:80": 200, "evil.example": 403, "169.254.169.254.evil.example": 403, "": 403, "127.0.0.1": 403} {
+			r := httptest.NewRequest(tt.method, "http://169.254.169.254"+tt.path, nil)
+			r.RemoteAddr, r.Host = tt.from+":40000", host
+			r.Header.Set(ttlHeader, "60")
+			r.Header.Set(tokenHeader, token)
+			w := httptest.NewRecorder()
+			s.handler.ServeHTTP(w, r)
+			if w.Code != want {
+				t.Errorf("%s %s with the host %q: %d, want %d", tt.method, tt.path, host, w.Code, want)
+			}
+		}
+	}
+}
+
+// The next instance with an address cannot use what the former one held.
+func TestASessionEndsWithItsInstance(t *testing.T) {
+	s := newService(t)
+	token := s.token(node)
+	s.Update(t, func(tx *store.Tx) error {
+		i, err := fleet.Instances.Get(tx, "i-0aaaaaaaaaaaaaaaa")
+		if err != nil {
+			return err
+		}
+		heir := i
+		heir.ID, i.State = "i-0dddddddddddddddd", fleet.Terminated
+		return errors.Join(fleet.Instances.Put(tx, i), fleet.Instances.Put(tx, heir))
+	})
+	if w := s.call(node, http.MethodGet, "/latest/meta-data/instance-id", "", tokenHeader, token); w.Code != http.StatusUnauthorized {
+		t.Errorf("with the token of the former instance: %d %q", w.Code, w.Body)
+	}
+	if code, body := s.get(node, "/latest/meta-data/instance-id"); code != http.StatusOK || body != "i-0dddddddddddddddd" {
+		t.Errorf("the next instance: %d %q", code, body)
 	}
 }
 
@@ -274,7 +335,7 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("credentials = %+v, %v", c, err)
 		}
 		key, err := s.Keys.FindKey(t.Context(), c.AccessKeyID)
-		if err != nil || key.Caller.InstanceID != "i-0aaaaaaaaaaaaaaaa" || !key.Caller.Allowed("pcs:RegisterComputeNodeGroupInstance") || key.Caller.Allowed("pcs:DeleteCluster") ||
+		if err != nil || key.Caller.InstanceID != "i-0aaaaaaaaaaaaaaaa" || key.Caller.From != node || !key.Caller.Allowed("pcs:RegisterComputeNodeGroupInstance") || key.Caller.Allowed("pcs:DeleteCluster") ||
 			!strings.HasSuffix(key.Caller.ARN, ":assumed-role/AWSPCS-default/i-0aaaaaaaaaaaaaaaa") {
 			t.Errorf("key = %+v, %v", key.Caller, err)
 		}

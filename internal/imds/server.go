@@ -127,7 +127,26 @@ func (s *Server) Handler() http.Handler {
 		s.Control.NodeStates(cl.ID, n)
 		return nil
 	}))
-	return mux
+	return direct(mux)
+}
+
+// direct refuses what an instance did not ask by itself: a proxy that runs on
+// it, or a browser to which a foreign name was given this address, must not be
+// tricked into fetching keys.
+func direct(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for name := range r.Header {
+			if name == "Forwarded" || name == "Via" || strings.HasPrefix(name, "X-Forwarded-") {
+				http.Error(w, "not for proxies: the header "+name+" is set", http.StatusForbidden)
+				return
+			}
+		}
+		if r.Host != Address && r.Host != Address+":80" {
+			http.Error(w, "the host must be "+Address, http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // cut keeps the end of a text, where logs say what went wrong.
@@ -156,14 +175,14 @@ func source(r *http.Request) string {
 func (s *Server) instance(r *http.Request) (found fleet.Instance, err error) {
 	address := source(r)
 	err = s.Store.View(r.Context(), func(tx *store.Tx) error {
-		all, err := fleet.Instances.All(tx)
-		for _, i := range all {
-			if i.Address == address && i.State.Live() {
-				found = i
-				return nil
-			}
+		here, err := fleet.Instances.Where(tx, func(i *fleet.Instance) bool { return i.Address == address && i.State.Live() })
+		if err == nil && len(here) == 0 {
+			err = fmt.Errorf("instance with address %s: %w", address, store.ErrNotFound)
 		}
-		return errors.Join(err, fmt.Errorf("instance with address %s: %w", address, store.ErrNotFound))
+		if err == nil {
+			found = here[0]
+		}
+		return err
 	})
 	return found, err
 }
@@ -175,50 +194,49 @@ func (s *Server) openSession(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "X-aws-ec2-metadata-token-ttl-seconds must be 1 to 21600", http.StatusBadRequest)
 		return
 	}
-	// A proxy on an instance must not be tricked into asking for others.
-	if r.Header.Get("X-Forwarded-For") != "" {
-		http.Error(w, "not for proxies", http.StatusForbidden)
+	i, err := s.instance(r)
+	if err != nil {
+		s.fail(w, r, err)
 		return
 	}
-	token := s.token(source(r), time.Now().Add(ttl))
+	token := s.token(i.ID, time.Now().Add(ttl))
 	w.Header().Set("X-aws-ec2-metadata-token-ttl-seconds", strconv.Itoa(seconds))
 	_, _ = io.WriteString(w, token)
 }
 
-// token seals an address and an expiry. It needs no memory, so that what an
+// token seals an instance's id and an expiry. It needs no memory, so that what an
 // instance holds stays good when the control plane is restarted.
-func (s *Server) token(address string, expires time.Time) string {
+func (s *Server) token(instanceID string, expires time.Time) string {
 	plain := binary.BigEndian.AppendUint64(nil, uint64(expires.Unix()))
-	return base64.URLEncoding.EncodeToString(append(plain, s.seal(address, plain)...))
+	return base64.URLEncoding.EncodeToString(append(plain, s.seal(instanceID, plain)...))
 }
 
-func (s *Server) seal(address string, plain []byte) []byte {
+func (s *Server) seal(instanceID string, plain []byte) []byte {
 	mac := hmac.New(sha256.New, s.Secret)
-	mac.Write([]byte("openpcs metadata token\n" + address + "\n"))
+	mac.Write([]byte("openpcs metadata token\n" + instanceID + "\n"))
 	mac.Write(plain)
 	return mac.Sum(nil)
 }
 
-// valid reports whether the token was made for the address and has not
+// valid reports whether the token was made for the instance and has not
 // expired.
-func (s *Server) valid(token, address string, now time.Time) bool {
+func (s *Server) valid(token, instanceID string, now time.Time) bool {
 	sealed, err := base64.URLEncoding.DecodeString(token)
 	if err != nil || len(sealed) != 8+sha256.Size {
 		return false
 	}
 	plain, seal := sealed[:8], sealed[8:]
-	return hmac.Equal(seal, s.seal(address, plain)) && now.Unix() < int64(binary.BigEndian.Uint64(plain))
+	return hmac.Equal(seal, s.seal(instanceID, plain)) && now.Unix() < int64(binary.BigEndian.Uint64(plain))
 }
 
-// tree wraps a part of the EC2 tree: a valid token of the same address, and
-// the instance that asks.
+// tree wraps a part of the EC2 tree: a valid token of the instance that asks.
 func (s *Server) tree(f func(context.Context, fleet.Instance, string) ([]byte, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if !s.valid(r.Header.Get("X-aws-ec2-metadata-token"), source(r), time.Now()) {
+		i, err := s.instance(r)
+		if err == nil && !s.valid(r.Header.Get("X-aws-ec2-metadata-token"), i.ID, time.Now()) {
 			http.Error(w, "a session token is required: PUT /latest/api/token (IMDSv2)", http.StatusUnauthorized)
 			return
 		}
-		i, err := s.instance(r)
 		if err == nil {
 			var body []byte
 			if body, err = f(r.Context(), i, strings.TrimSuffix(r.PathValue("path"), "/")); err == nil {
@@ -408,7 +426,9 @@ func (s *Server) credentials(ctx context.Context, i fleet.Instance, profile iam.
 	now := time.Now()
 	if !ok || key.Expires.Sub(now) < keyRenew {
 		var err error
-		key, err = s.Keys.IssueSession(ctx, profile.Caller(s.Account, i.ID), keyLife)
+		caller := profile.Caller(s.Account, i.ID)
+		caller.From = i.Address
+		key, err = s.Keys.IssueSession(ctx, caller, keyLife)
 		if err != nil {
 			return nil, err
 		}

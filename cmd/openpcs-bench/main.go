@@ -1,6 +1,8 @@
-// Command openpcs-bench measures a control plane of its own with real Slurm
-// on real instances, and the raw floor in the same run: a bare launch and
-// slurmd's registration with nothing of openpcs between. It writes JSON.
+// Command openpcs-bench measures openpcs: control planes of its own with real
+// Slurm on real instances, the raw floor in the same run (bare launches and
+// slurmd's registration with nothing of openpcs between), and a crowd of
+// thousands of nodes on the fake provider. It writes JSON, a file for each
+// topic, and prints a table.
 package main
 
 import (
@@ -8,6 +10,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"os/signal"
@@ -16,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"text/tabwriter"
 	"time"
 )
 
@@ -36,99 +40,120 @@ func summarize(ms []float64) stats {
 	return stats{Median: at(0.5), P99: at(0.99), Min: s[0], Max: s[len(s)-1]}
 }
 
-// report is bench/cold-start.json. All times are milliseconds.
-type report struct {
-	Date    string `json:"date"`
-	Machine struct {
-		CPUs   int    `json:"cpus"`
-		Kernel string `json:"kernel"`
-	} `json:"machine"`
-	Runs int `json:"runs"`
-	// Srun is from the call of srun on an empty cluster to its end.
-	Srun stats `json:"srun"`
-	// Sbatch is from the call of sbatch on an empty cluster to the first
-	// command of the job.
-	Sbatch stats `json:"sbatch"`
-	// Warm is srun on a node that is up.
-	Warm stats `json:"warm"`
-	// Stages are from submission to each stage of the cold sruns.
-	Stages map[string]stats `json:"stages"`
-	// Floor is a bare launch until slurmctld has the node's registration;
-	// FloorLaunch is the launch call alone.
-	Floor       stats   `json:"floor"`
-	FloorLaunch stats   `json:"floorLaunch"`
-	SrunToFloor float64 `json:"srunToFloor"` // ratio of the medians
-	// Resumed is what the cold start costs after Slurm's own power-save loop,
-	// which looks once a second, has asked for the node.
-	Resumed stats                `json:"resumed"`
-	Raw     map[string][]float64 `json:"raw"`
+// bench is one run over some topics.
+type bench struct {
+	binary string
+	out    string
+	runs   int
+	rows   [][3]string
+}
+
+// topic is a part that can be measured alone.
+type topic struct {
+	name string
+	f    func(context.Context, *bench) error
+}
+
+// topics in the order in which they are measured.
+var topics = []topic{
+	{"planning", planning},
+	{"api", crowdTopic},
+	{"fifty", fifty},
+	{"cold-start", coldStart},
+}
+
+// row adds a line to the table.
+func (b *bench) row(what, figure, budget string) {
+	b.rows = append(b.rows, [3]string{what, figure, budget})
+	fmt.Fprintf(os.Stderr, "    %s: %s\n", what, figure)
+}
+
+// machine is what figures depend on.
+type machine struct {
+	CPUs   int    `json:"cpus"`
+	Model  string `json:"model"`
+	Memory int    `json:"memoryMiB"`
+	Kernel string `json:"kernel"`
+}
+
+func thisMachine() machine {
+	m := machine{CPUs: runtime.NumCPU()}
+	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	m.Kernel, _, _ = strings.Cut(strings.TrimSpace(string(kernel)), "-") // what follows can name a site
+	cpu, _ := os.ReadFile("/proc/cpuinfo")
+	if _, rest, ok := strings.Cut(string(cpu), "model name"); ok {
+		line, _, _ := strings.Cut(rest, "\n")
+		m.Model = strings.TrimSpace(strings.TrimLeft(line, "\t: "))
+	}
+	var info syscall.Sysinfo_t
+	if syscall.Sysinfo(&info) == nil {
+		m.Memory = int(uint64(info.Totalram) * uint64(info.Unit) >> 20)
+	}
+	return m
+}
+
+// write keeps the figures of a topic, with when and where they were taken.
+func (b *bench) write(topic string, figures any) error {
+	doc, err := json.Marshal(figures)
+	if err != nil {
+		return err
+	}
+	all := map[string]any{}
+	if err := json.Unmarshal(doc, &all); err != nil {
+		return err
+	}
+	maps.Copy(all, map[string]any{"date": time.Now().UTC().Format(time.RFC3339), "machine": thisMachine()})
+	if doc, err = json.MarshalIndent(all, "", "  "); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(b.out, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(b.out, topic+".json"), append(doc, '\n'), 0o644)
 }
 
 func main() {
-	runs := flag.Int("runs", 20, "how often to measure each")
-	binary := flag.String("openpcs", "bin/openpcs", "the binary to measure")
-	out := flag.String("out", "bench/cold-start.json", "where to write the figures")
+	var b bench
+	flag.IntVar(&b.runs, "runs", 20, "how often to measure each cold start")
+	flag.StringVar(&b.binary, "openpcs", "bin/openpcs", "the binary to measure")
+	flag.StringVar(&b.out, "out", "bench", "folder for the figures")
+	flag.Usage = func() {
+		fmt.Fprintln(os.Stderr, "usage: openpcs-bench [flags] [planning] [api] [fifty] [cold-start]")
+		flag.PrintDefaults()
+	}
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	if err := run(ctx, *binary, *out, *runs); err != nil {
+	if flag.Arg(0) == crowdCommand { // a process of its own, so that its memory can be measured
+		exitOn(serveCrowd(ctx, flag.Args()[1:]))
+		return
+	}
+	for _, name := range flag.Args() {
+		if !slices.ContainsFunc(topics, func(t topic) bool { return t.name == name }) {
+			flag.Usage()
+			os.Exit(2)
+		}
+	}
+	for _, t := range topics {
+		if flag.NArg() > 0 && !slices.Contains(flag.Args(), t.name) {
+			continue
+		}
+		fmt.Fprintln(os.Stderr, "==>", t.name)
+		if err := t.f(ctx, &b); err != nil {
+			exitOn(fmt.Errorf("measure %s: %w", t.name, err))
+		}
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "WHAT\tMEASURED\tBUDGET")
+	for _, r := range b.rows {
+		fmt.Fprintln(w, strings.Join(r[:], "\t"))
+	}
+	exitOn(w.Flush())
+}
+
+func exitOn(err error) {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "openpcs-bench:", err)
 		os.Exit(1)
 	}
 }
-
-func run(ctx context.Context, binary, out string, runs int) (err error) {
-	s, err := newSite(ctx, binary)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if downErr := s.down(); err == nil {
-			err = downErr
-		}
-	}()
-	if err := s.up(); err != nil {
-		return err
-	}
-	r := report{Date: time.Now().UTC().Format(time.RFC3339), Runs: runs, Stages: map[string]stats{}, Raw: map[string][]float64{}}
-	r.Machine.CPUs = runtime.NumCPU()
-	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
-	r.Machine.Kernel = strings.TrimSpace(string(kernel))
-	for i := range runs {
-		if err := s.cold(r.Raw); err != nil {
-			return fmt.Errorf("cold srun %d: %w", i+1, err)
-		}
-		if err := s.warm(r.Raw); err != nil {
-			return fmt.Errorf("warm srun %d: %w", i+1, err)
-		}
-		if err := s.batch(r.Raw); err != nil {
-			return fmt.Errorf("cold sbatch %d: %w", i+1, err)
-		}
-		if err := s.floor(r.Raw); err != nil {
-			return fmt.Errorf("bare launch %d: %w", i+1, err)
-		}
-		fmt.Fprintf(os.Stderr, "%2d/%d  srun %4.0f ms  sbatch %4.0f ms  warm %4.0f ms  bare launch %4.0f ms\n", i+1, runs,
-			last(r.Raw["srun"]), last(r.Raw["sbatch"]), last(r.Raw["warm"]), last(r.Raw["floor"]))
-	}
-	r.Srun, r.Sbatch, r.Warm = summarize(r.Raw["srun"]), summarize(r.Raw["sbatch"]), summarize(r.Raw["warm"])
-	r.Floor, r.FloorLaunch = summarize(r.Raw["floor"]), summarize(r.Raw["floorLaunch"])
-	r.Resumed = summarize(r.Raw["resumed"])
-	r.SrunToFloor = math.Round(100*r.Srun.Median/r.Floor.Median) / 100
-	for name, ms := range r.Raw {
-		if stage, ok := strings.CutPrefix(name, "stage/"); ok {
-			r.Stages[stage] = summarize(ms)
-		}
-	}
-	doc, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
-		return err
-	}
-	fmt.Printf("srun on an empty cluster: median %.0f ms, p99 %.0f ms; sbatch to running: median %.0f ms; warm: %.0f ms; bare launch and registration: %.0f ms\n",
-		r.Srun.Median, r.Srun.P99, r.Sbatch.Median, r.Warm.Median, r.Floor.Median)
-	return os.WriteFile(out, append(doc, '\n'), 0o644)
-}
-
-func last(ms []float64) float64 { return ms[len(ms)-1] }

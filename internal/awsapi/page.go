@@ -100,19 +100,27 @@ func Page[T any](r *Request, args any, token string, size int, items []T, key fu
 			return nil, "", err
 		}
 	}
-	sorted := slices.Clone(items)
-	slices.SortStableFunc(sorted, func(a, b T) int { return strings.Compare(key(a), key(b)) })
-	start := 0
-	if token != "" {
-		for start < len(sorted) && key(sorted[start]) <= after {
-			start++
+	// A key is made once for each item: sorting would make it a dozen times.
+	type keyed struct {
+		key  string
+		item int
+	}
+	rest := make([]keyed, 0, len(items))
+	for n, it := range items {
+		if k := key(it); token == "" || k > after {
+			rest = append(rest, keyed{k, n})
 		}
 	}
-	rest := sorted[start:]
-	if size <= 0 || len(rest) <= size {
-		return slices.Clip(rest), "", nil
+	slices.SortStableFunc(rest, func(a, b keyed) int { return strings.Compare(a.key, b.key) })
+	if size > 0 && len(rest) > size {
+		rest = rest[:size]
+		next = r.PageToken(args, rest[size-1].key)
 	}
-	return slices.Clip(rest[:size]), r.PageToken(args, key(rest[size-1])), nil
+	page = make([]T, len(rest))
+	for n, k := range rest {
+		page[n] = items[k.item]
+	}
+	return page, next, nil
 }
 
 // CreationKey orders by time of creation, then id.

@@ -29,20 +29,10 @@ func one[T any](f func(T) string) func(T) []string {
 	return func(v T) []string { return []string{f(v)} }
 }
 
-// apply returns the items that pass all filters. A filter that the kind does
-// not have is an error, because ignoring it would answer another question.
+// apply returns the items that pass all filters.
 func (fs filters[T]) apply(given []filter, items []T) ([]T, error) {
-	n := 0
-	for _, f := range given {
-		if f.Name == "" {
-			return nil, fail("MissingParameter", "The request must contain the parameter Filter.Name")
-		}
-		if !fs.knows(f.Name) {
-			return nil, fail("InvalidParameterValue", "The filter '%s' is invalid", f.Name)
-		}
-		if n += len(f.Values); n > maxFilterValues {
-			return nil, fail("FilterLimitExceeded", "The maximum number of filter values is %d", maxFilterValues)
-		}
+	if err := fs.check(given); err != nil {
+		return nil, err
 	}
 	out := []T{}
 	for _, it := range items {
@@ -51,6 +41,24 @@ func (fs filters[T]) apply(given []filter, items []T) ([]T, error) {
 		}
 	}
 	return out, nil
+}
+
+// check refuses filters that the kind does not have, because ignoring them
+// would answer another question.
+func (fs filters[T]) check(given []filter) error {
+	n := 0
+	for _, f := range given {
+		if f.Name == "" {
+			return fail("MissingParameter", "The request must contain the parameter Filter.Name")
+		}
+		if !fs.knows(f.Name) {
+			return fail("InvalidParameterValue", "The filter '%s' is invalid", f.Name)
+		}
+		if n += len(f.Values); n > maxFilterValues {
+			return fail("FilterLimitExceeded", "The maximum number of filter values is %d", maxFilterValues)
+		}
+	}
+	return nil
 }
 
 func (fs filters[T]) knows(name string) bool {

@@ -229,64 +229,62 @@ func groupNames(i instanceView) []string {
 	return out
 }
 
-// instances returns the instances with the ids (all without ids) and what
-// belongs to them. All ids must exist.
-func (e *EC2) instances(tx *store.Tx, region string, ids []string) ([]instanceView, error) {
-	for _, id := range ids {
-		if !wellFormed(id, "i") {
-			return nil, fail("InvalidInstanceID.Malformed", "Invalid id: \"%s\"", id)
-		}
-	}
-	all, err := storedInstances(tx, region, ids)
-	if err != nil {
-		return nil, err
-	}
-	groups, err := SecurityGroups.InRegion(tx, region)
-	if err != nil {
-		return nil, err
-	}
-	names := map[string]string{}
-	for _, g := range groups {
-		names[g.ID] = g.Name
-	}
-	zones := map[string]string{}
-	for _, z := range Zones(region) {
-		zones[z.Name] = z.ID
-	}
-	profiles := map[string]*profileXML{}
-	out := make([]instanceView, 0, len(all))
-	for _, i := range all {
-		v := instanceView{Instance: i, arch: fleet.X86, azID: zones[i.AZ]}
-		if t, ok := fleet.Lookup(i.Type); ok {
-			v.arch = t.Arch
-		}
-		for _, id := range i.SecurityGroups {
-			v.groups = append(v.groups, groupRefXML{id, names[id]})
-		}
-		if i.ProfileARN != "" {
-			p, seen := profiles[i.ProfileARN]
-			if !seen {
-				p = &profileXML{ARN: i.ProfileARN}
-				switch found, err := iam.FindProfile(tx, i.ProfileARN); {
-				case err == nil:
-					p.ID = found.ID
-				case !errors.Is(err, store.ErrNotFound):
-					return nil, err
-				}
-				profiles[i.ProfileARN] = p
-			}
-			v.profile = p
-		}
-		out = append(out, v)
-	}
-	return out, nil
+// viewer makes the views of a region's instances in one transaction.
+type viewer struct {
+	tx       *store.Tx
+	groups   map[string]string // names of security groups
+	zones    map[string]string // their ids
+	profiles map[string]*profileXML
+	err      error // the first one
 }
 
-// storedInstances reads those with the ids only, because a region may have
-// thousands.
-func storedInstances(tx *store.Tx, region string, ids []string) ([]fleet.Instance, error) {
+func newViewer(tx *store.Tx, region string) (*viewer, error) {
+	v := &viewer{tx: tx, groups: map[string]string{}, zones: map[string]string{}, profiles: map[string]*profileXML{}}
+	groups, err := SecurityGroups.InRegion(tx, region)
+	for _, g := range groups {
+		v.groups[g.ID] = g.Name
+	}
+	for _, z := range Zones(region) {
+		v.zones[z.Name] = z.ID
+	}
+	return v, err
+}
+
+func (v *viewer) view(i fleet.Instance) instanceView {
+	out := instanceView{Instance: i, arch: fleet.X86, azID: v.zones[i.AZ], profile: v.profile(i.ProfileARN)}
+	if t, ok := fleet.Lookup(i.Type); ok {
+		out.arch = t.Arch
+	}
+	for _, id := range i.SecurityGroups {
+		out.groups = append(out.groups, groupRefXML{id, v.groups[id]})
+	}
+	return out
+}
+
+func (v *viewer) profile(arn string) *profileXML {
+	if arn == "" {
+		return nil
+	}
+	p, seen := v.profiles[arn]
+	if !seen {
+		p = &profileXML{ARN: arn}
+		switch found, err := iam.FindProfile(v.tx, arn); {
+		case err == nil:
+			p.ID = found.ID
+		case !errors.Is(err, store.ErrNotFound) && v.err == nil:
+			v.err = err
+		}
+		v.profiles[arn] = p
+	}
+	return p
+}
+
+// storedInstances returns the instances with the ids (all of a region without
+// ids) that are to be kept. All ids must exist. It reads those only, because
+// a region may have thousands.
+func storedInstances(tx *store.Tx, region string, ids []string, keep func(fleet.Instance) bool) ([]fleet.Instance, error) {
 	if len(ids) == 0 {
-		return fleet.Instances.InRegion(tx, region)
+		return fleet.Instances.Where(tx, func(i *fleet.Instance) bool { return i.Region == region && keep(*i) })
 	}
 	var out []fleet.Instance
 	var missing []string
@@ -300,7 +298,7 @@ func storedInstances(tx *store.Tx, region string, ids []string) ([]fleet.Instanc
 			missing = append(missing, id)
 		case err != nil:
 			return nil, err
-		default:
+		case keep(i):
 			out = append(out, i)
 		}
 	}
@@ -334,17 +332,33 @@ func (e *EC2) describeInstances(ctx context.Context, r *awsapi.Request, in *desc
 func launchKey(i instanceView) string { return awsapi.CreationKey(i.LaunchedAt, i.ID) }
 
 // filtered returns the instances that the ids and filters select.
-func (e *EC2) filtered(ctx context.Context, r *awsapi.Request, ids []string, given []filter) ([]instanceView, error) {
-	var all []instanceView
-	err := e.view(ctx, r, func(tx *store.Tx) error {
-		var err error
-		all, err = e.instances(tx, r.Region, ids)
-		return err
-	})
-	if err != nil {
+func (e *EC2) filtered(ctx context.Context, r *awsapi.Request, ids []string, given []filter) (out []instanceView, err error) {
+	for _, id := range ids {
+		if !wellFormed(id, "i") {
+			return nil, fail("InvalidInstanceID.Malformed", "Invalid id: \"%s\"", id)
+		}
+	}
+	if err := instanceFilters.check(given); err != nil {
 		return nil, err
 	}
-	return instanceFilters.apply(given, all)
+	err = e.view(ctx, r, func(tx *store.Tx) error {
+		v, err := newViewer(tx, r.Region)
+		if err != nil {
+			return err
+		}
+		found, err := storedInstances(tx, r.Region, ids, func(i fleet.Instance) bool {
+			return len(given) == 0 || instanceFilters.pass(given, v.view(i))
+		})
+		if err != nil {
+			return err
+		}
+		out = make([]instanceView, len(found))
+		for n, i := range found {
+			out[n] = v.view(i)
+		}
+		return v.err
+	})
+	return out, err
 }
 
 func (e *EC2) instanceXML(i instanceView) *instanceXML {

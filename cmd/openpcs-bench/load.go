@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -51,6 +52,8 @@ type apiReport struct {
 	Calls     map[string]stats `json:"calls"`
 	Count     map[string]int   `json:"count"`
 	Refused   map[string]int   `json:"refused"` // by code: conflicts of calls that overtake each other
+	// Busy is how much of one processor the control plane took meanwhile.
+	Busy float64 `json:"processors"`
 	// Start is from the start of the process to the first answer.
 	Start stats `json:"start"`
 	// Memory is the resident memory of the process in MiB.
@@ -128,15 +131,18 @@ func crowdTopic(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
+	worked, began := c.worked(), time.Now()
 	if err := openLoop(ctx, mix, &r); err != nil {
 		return err
 	}
+	r.Busy = math.Round(100*(c.worked()-worked).Seconds()/time.Since(began).Seconds()) / 100
 	r.Memory.AfterLoad, r.Memory.Peak = c.memory()
 	if err := besideMoto(ctx, c.client, &r, nodes); err != nil {
 		return err
 	}
 	b.row("API, 200 calls/s, reads, p99", fmt.Sprintf("%.1f ms", r.Reads.P99), "10 ms")
 	b.row("API, 200 calls/s, mutations, p99", fmt.Sprintf("%.1f ms", r.Mutations.P99), "50 ms")
+	b.row("processors busy meanwhile", fmt.Sprintf("%.2f", r.Busy), "")
 	b.row("memory, 2,048 nodes", fmt.Sprintf("%d MiB (peak %d)", max(r.Memory.Started, r.Memory.AfterLoad), r.Memory.Peak), "150 MB")
 	b.row("start to serving, 2,048 nodes, median", fmt.Sprintf("%.0f ms", r.Start.Median), "1000 ms")
 	for _, name := range besideNames {
@@ -210,6 +216,20 @@ func (c *crowd) memory() (now, peak int) {
 		}
 	}
 	return now, peak
+}
+
+// worked is the processor time that the process has had.
+func (c *crowd) worked() time.Duration {
+	text, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(c.cmd.Process.Pid), "stat"))
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	const user, system, tick = 11, 12, 10 * time.Millisecond // of proc(5), behind the name
+	if len(fields) <= system {
+		return 0
+	}
+	u, _ := strconv.Atoi(fields[user])
+	s, _ := strconv.Atoi(fields[system])
+	return time.Duration(u+s) * tick
 }
 
 // seen is what the mix needs to know of one instance.

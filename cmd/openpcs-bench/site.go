@@ -31,6 +31,7 @@ const (
 // site is a control plane of its own beside any other on the machine.
 type site struct {
 	ctx      context.Context
+	options  app.Options
 	binary   string
 	provider *incus.Provider
 	host     compute.Host
@@ -56,7 +57,7 @@ func newSite(ctx context.Context, binary string) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &site{ctx: ctx, binary: binary, provider: app.Provider(o)}, nil
+	return &site{ctx: ctx, options: o, binary: binary, provider: app.Provider(o)}, nil
 }
 
 func (s *site) openpcs(args ...string) ([]byte, error) {
@@ -69,12 +70,13 @@ func (s *site) openpcs(args ...string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func (s *site) up() error {
+// up starts it, with the demo cluster unless the flags say otherwise.
+func (s *site) up(flags ...string) error {
 	if err := s.down(); err != nil { // what a killed run left
 		return err
 	}
 	fmt.Fprintln(os.Stderr, "Starting a control plane of its own")
-	if _, err := s.openpcs("up"); err != nil {
+	if _, err := s.openpcs(append([]string{"up"}, flags...)...); err != nil {
 		return err
 	}
 	var err error
@@ -112,7 +114,7 @@ func (s *site) up() error {
 			s.image = i.Ref
 		}
 	}
-	if s.server == "" || s.image == "" {
+	if (s.server == "" && len(flags) == 0) || s.image == "" {
 		return errors.New("find the demo's controller and image: not there")
 	}
 	return nil
@@ -132,6 +134,11 @@ func (s *site) empty(node string) error {
 	if _, err := s.openpcs("connect", cluster, "--", "scontrol", "update", "NodeName="+node, "State=POWER_DOWN"); err != nil {
 		return err
 	}
+	return s.emptied(func(r app.NodeRow) bool { return r.Name == node }, 1)
+}
+
+// emptied waits until so many nodes are powered down, without an instance.
+func (s *site) emptied(which func(app.NodeRow) bool, want int) error {
 	for {
 		doc, err := s.openpcs("nodes", "--json")
 		if err != nil {
@@ -141,10 +148,14 @@ func (s *site) empty(node string) error {
 		if err := json.Unmarshal(doc, &rows); err != nil {
 			return err
 		}
+		empty := 0
 		for _, r := range rows {
-			if r.Name == node && r.Instance == "" && r.Status == "IDLE+CLOUD+POWERED_DOWN" {
-				return nil
+			if which(r) && r.Instance == "" && r.Status == "IDLE+CLOUD+POWERED_DOWN" {
+				empty++
 			}
+		}
+		if empty == want {
+			return nil
 		}
 		if err := s.pause(50 * time.Millisecond); err != nil {
 			return err
@@ -180,15 +191,11 @@ func (s *site) cold(raw map[string][]float64) error {
 	}
 	ended := time.Now()
 	raw["srun"] = append(raw["srun"], millis(ended.Sub(began)))
-	doc, err := s.openpcs("explain", "--json", coldNode)
+	said, err := s.explain(coldNode)
 	if err != nil {
 		return err
 	}
-	var said []app.Explanation
-	if err := json.Unmarshal(doc, &said); err != nil {
-		return err
-	}
-	for _, e := range said[0].Events {
+	for _, e := range said.Events {
 		if e.At.Before(began) {
 			continue
 		}

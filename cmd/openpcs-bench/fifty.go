@@ -207,7 +207,9 @@ func (s *site) bareMany(n int) (took time.Duration, err error) {
 		tasks.Wait()
 		return errors.Join(errs...)
 	}
-	defer func() { err = errors.Join(err, each(func(id string, _ int) error { return s.provider.Terminate(s.ctx, id) })) }()
+	defer func() {
+		err = errors.Join(err, each(func(id string, _ int) error { return s.provider.Terminate(s.ctx, id) }))
+	}()
 	began := time.Now()
 	err = each(func(id string, i int) error {
 		address := netip.AddrFrom4([4]byte{10, 80, 0, byte(10 + i)})

@@ -23,6 +23,7 @@ import (
 type Status struct {
 	Version  string    `json:"version"`
 	API      string    `json:"api"`
+	CABundle string    `json:"caBundle,omitempty"` // what clients must trust
 	Region   string    `json:"region"`
 	Account  string    `json:"account"`
 	StateDir string    `json:"stateDir"`
@@ -83,7 +84,7 @@ func (a *App) admin() error {
 	}
 	handle("GET /v1/status", func(*http.Request) (any, error) {
 		return Status{
-			Version: a.opts.Version, API: "http://" + a.opts.Listen, Region: a.opts.Region, Account: a.opts.Account, StateDir: a.opts.StateDir,
+			Version: a.opts.Version, API: a.secured.url(a.opts.Listen), CABundle: a.secured.bundle, Region: a.opts.Region, Account: a.opts.Account, StateDir: a.opts.StateDir,
 			Started: a.started, PID: os.Getpid(), KeyID: a.root.ID, Secret: a.root.Secret,
 		}, nil
 	})
@@ -127,7 +128,7 @@ func (a *App) admin() error {
 	})
 	_ = os.Remove(a.opts.Socket()) // left by a killed one; the lock is ours
 	old := unixMask()
-	err := a.listen("unix", a.opts.Socket(), mux)
+	err := a.listen("unix", a.opts.Socket(), mux, nil)
 	old()
 	return err
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -43,6 +44,7 @@ type App struct {
 	control  *control.Control
 	commands *ssm.SSM
 	host     compute.Host
+	secured  secured
 	started  time.Time
 	undo     []func() // in reverse at Stop
 	failed   chan error
@@ -119,10 +121,17 @@ func (a *App) Start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := a.listen("tcp", o.Listen, front); err != nil {
+	if a.secured, err = o.secure(time.Now()); err != nil {
 		return err
 	}
-	if err := a.listen("tcp", inner, front); err != nil {
+	if warning := o.insecure(a.secured); warning != "" {
+		o.Log.Warn(warning, "address", o.Listen)
+	}
+	if err := a.listen("tcp", o.Listen, front, a.secured.config); err != nil {
+		return err
+	}
+	// Instances have it plain: what they say stays on this machine's bridge.
+	if err := a.listen("tcp", inner, front, nil); err != nil {
 		return err
 	}
 	metadata.Control = a.control
@@ -239,26 +248,39 @@ func (a *App) Run(ctx context.Context, instanceID, script, dir string, timeout t
 	return r.Stdout, r.Stderr, r.ExitCode, err
 }
 
-// listen serves a handler until Stop.
-func (a *App) listen(network, address string, h http.Handler) error {
-	stop, err := a.serve(network, address, "", h)
+// listen serves a handler until Stop, with TLS if there is a configuration.
+func (a *App) listen(network, address string, h http.Handler, secure *tls.Config) error {
+	stop, err := a.serve(network, address, "", h, secure)
 	if err == nil {
 		a.later(stop)
 	}
 	return err
 }
 
+// hopLimit is what describe-instances says of the metadata service: answers
+// reach a container on the instance, and nothing beyond.
+const hopLimit = 2
+
+// onDevice makes a socket take only what comes in at the device, and its
+// answers die on the way to anywhere else.
+func onDevice(device string) func(_, _ string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		var sockErr error
+		err := c.Control(func(fd uintptr) {
+			sockErr = errors.Join(
+				unix.SetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_BINDTODEVICE, device),
+				unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, hopLimit),
+			)
+		})
+		return errors.Join(err, sockErr)
+	}
+}
+
 // serve serves a handler; with a device, only what comes in there.
-func (a *App) serve(network, address, device string, h http.Handler) (stop func(), err error) {
+func (a *App) serve(network, address, device string, h http.Handler, secure *tls.Config) (stop func(), err error) {
 	lc := net.ListenConfig{}
 	if device != "" {
-		lc.Control = func(_, _ string, c syscall.RawConn) error {
-			var sockErr error
-			err := c.Control(func(fd uintptr) {
-				sockErr = unix.SetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_BINDTODEVICE, device)
-			})
-			return errors.Join(err, sockErr)
-		}
+		lc.Control = onDevice(device)
 	}
 	l, err := lc.Listen(context.Background(), network, address)
 	if err != nil {
@@ -267,6 +289,9 @@ func (a *App) serve(network, address, device string, h http.Handler) (stop func(
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+	}
+	if secure != nil {
+		l = tls.NewListener(l, secure)
 	}
 	go func() {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -296,7 +321,7 @@ func (a *App) metadata(handler http.Handler) error {
 		if err := addAddress(a.host.Bridge, netip.MustParseAddr(imds.Address)); err != nil {
 			return nil, err
 		}
-		return a.serve("tcp", imds.Address+":80", a.host.Bridge, handler)
+		return a.serve("tcp", imds.Address+":80", a.host.Bridge, handler, nil)
 	}
 	stop, err := start()
 	if err != nil {

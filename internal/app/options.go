@@ -32,7 +32,11 @@ type Options struct {
 	// CrashAt is the point (see fault.Seam) at which the process kills itself,
 	// to see that nothing is lost; only with Faults.
 	CrashAt string
-	Log     *slog.Logger
+	// TLSCert and TLSKey are files by which the API on the host is served with
+	// TLS; TLSAuto has openpcs make a certificate of its own.
+	TLSCert, TLSKey string
+	TLSAuto         bool
+	Log             *slog.Logger
 }
 
 var (
@@ -56,6 +60,22 @@ func FromEnvironment() (Options, error) {
 		Listen:   get("LISTEN", "127.0.0.1:7300"),
 		Region:   get("REGION", "ap-northeast-1"),
 		Account:  get("ACCOUNT", "000000000000"),
+	}
+	switch get("TLS", "") {
+	case "":
+	case "auto":
+		o.TLSAuto = true
+	default:
+		return o, fmt.Errorf("OPENPCS_TLS: %q is not auto; for a certificate of yours set OPENPCS_TLS_CERT and OPENPCS_TLS_KEY", os.Getenv("OPENPCS_TLS"))
+	}
+	o.TLSCert, o.TLSKey = get("TLS_CERT", ""), get("TLS_KEY", "")
+	switch {
+	case (o.TLSCert == "") != (o.TLSKey == ""):
+		return o, fmt.Errorf("OPENPCS_TLS_CERT and OPENPCS_TLS_KEY: set both or none")
+	case o.TLSCert != "" && o.TLSAuto:
+		return o, fmt.Errorf("OPENPCS_TLS=auto makes a certificate: do not set OPENPCS_TLS_CERT as well")
+	case o.TLSCert != "" && (!filepath.IsAbs(o.TLSCert) || !filepath.IsAbs(o.TLSKey)):
+		return o, fmt.Errorf("OPENPCS_TLS_CERT and OPENPCS_TLS_KEY: %q and %q must be absolute paths", o.TLSCert, o.TLSKey)
 	}
 	subnet := get("SUBNET", "10.77.0.0/16")
 	prefix, err := netip.ParsePrefix(subnet)

@@ -12,7 +12,7 @@ import (
 // clear takes the surroundings' settings away.
 func clearEnv(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"SITE", "STATE", "LISTEN", "REGION", "ACCOUNT", "SUBNET", "RESUME_TIMEOUT"} {
+	for _, name := range []string{"SITE", "STATE", "LISTEN", "REGION", "ACCOUNT", "SUBNET", "RESUME_TIMEOUT", "TLS", "TLS_CERT", "TLS_KEY"} {
 		t.Setenv("OPENPCS_"+name, "")
 	}
 }
@@ -56,6 +56,10 @@ func TestFromEnvironment(t *testing.T) {
 		{"REGION", "tokyo", false},
 		{"REGION", "us-east-1; rm -rf /", false},
 		{"REGION", "us-east-1'", false},
+		{"TLS", "auto", true},
+		{"TLS", "yes", false},
+		{"TLS_CERT", "/tmp/cert.pem", false}, // without a key
+		{"TLS_KEY", "/tmp/key.pem", false},
 		{"STATE", "/tmp/x", true},
 		{"STATE", "relative", false},
 		{"STATE", "./x", false},

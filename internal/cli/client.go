@@ -3,6 +3,8 @@ package cli
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"syscall"
 
 	"github.com/openpcs/openpcs/internal/app"
@@ -93,7 +96,16 @@ func dial(ctx context.Context) (*daemon, app.Status, error) {
 type api struct{ client awsapi.Client }
 
 func newAPI(st app.Status) *api {
-	return &api{awsapi.Client{Endpoint: st.API, Region: st.Region, Key: awsapi.Key{ID: st.KeyID, Secret: st.Secret}}}
+	c := awsapi.Client{Endpoint: st.API, Region: st.Region, Key: awsapi.Key{ID: st.KeyID, Secret: st.Secret}}
+	if st.CABundle != "" {
+		roots := x509.NewCertPool()
+		// Without the file the call fails, and says why.
+		if text, err := os.ReadFile(st.CABundle); err == nil {
+			roots.AppendCertsFromPEM(text)
+		}
+		c.HTTP = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	}
+	return &api{c}
 }
 
 func (a *api) pcs(ctx context.Context, op string, in, out any) error {

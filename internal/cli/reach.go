@@ -71,7 +71,11 @@ func (s *shell) envCommand() *cobra.Command {
 				{"AWS_REGION", st.Region},
 				{"AWS_DEFAULT_REGION", st.Region},
 				{"AWS_EC2_METADATA_DISABLED", "true"},
+				{"AWS_CA_BUNDLE", st.CABundle},
 			} {
+				if v[1] == "" {
+					continue
+				}
 				if s.json {
 					vars = append(vars, variable{v[0], v[0], "set", v[1]})
 					continue

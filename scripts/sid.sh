@@ -112,9 +112,9 @@ write_wrapper() {
 					mount --rbind "$here" "$root$here"
 					;;
 				esac
-				for f in /etc/resolv.conf /etc/hosts; do
+				for f in /etc/resolv.conf /etc/hosts "${AWS_CA_BUNDLE:-}"; do
 					[[ -e $f ]] || continue
-					[[ -e $root$f ]] || : >"$root$f"
+					[[ -e $root$f ]] || { mkdir -p "$root${f%/*}" && : >"$root$f"; }
 					mount --bind "$f" "$root$f"
 				done
 				unset PYTHONHOME PYTHONPATH LD_LIBRARY_PATH LD_PRELOAD

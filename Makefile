@@ -66,9 +66,10 @@ fuzz: ## Run each fuzz test for FUZZTIME (10s)
 	done
 
 .PHONY: bench
-bench: ## Measure the cold start by stage, next to the raw floor; JSON into bench/
+bench: ## Measure everything that has a budget (TOPICS: planning api fifty cold-start); JSON into bench/
 	$(MAKE) --no-print-directory host build
-	go run ./cmd/openpcs-bench
+	go build -o bin/openpcs-bench ./cmd/openpcs-bench
+	bin/openpcs-bench $(TOPICS)
 
 .PHONY: lint
 lint: ## Check format, vet, staticcheck, shellcheck, go.mod and known vulnerabilities

@@ -188,6 +188,12 @@ func (a *App) nodes(ctx context.Context) ([]NodeRow, error) {
 			if err != nil {
 				return err
 			}
+			live := map[string]string{} // instance ids by node
+			for _, i := range instances {
+				if i.State.Live() {
+					live[i.NodeName] = i.ID
+				}
+			}
 			states := a.control.States(c.ID)
 			for _, g := range groups {
 				for n := 1; n <= g.Max; n++ {
@@ -195,11 +201,7 @@ func (a *App) nodes(ctx context.Context) ([]NodeRow, error) {
 					if s, ok := states[row.Name]; ok {
 						row.Status, row.Reason = strings.Join(s.State, "+"), s.Reason
 					}
-					for _, i := range instances {
-						if i.NodeName == row.Name && i.State.Live() {
-							row.Instance = i.ID
-						}
-					}
+					row.Instance = live[row.Name]
 					rows = append(rows, row)
 				}
 			}

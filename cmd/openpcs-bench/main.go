@@ -42,6 +42,7 @@ func summarize(ms []float64) stats {
 
 // bench is one run over some topics.
 type bench struct {
+	machine machine // as it was before the topic
 	binary string
 	out    string
 	runs   int
@@ -74,6 +75,8 @@ type machine struct {
 	Model  string `json:"model"`
 	Memory int    `json:"memoryMiB"`
 	Kernel string `json:"kernel"`
+	// Load is the load average over a minute, so that what else ran shows.
+	Load float64 `json:"load"`
 }
 
 func thisMachine() machine {
@@ -85,6 +88,8 @@ func thisMachine() machine {
 		line, _, _ := strings.Cut(rest, "\n")
 		m.Model = strings.TrimSpace(strings.TrimLeft(line, "\t: "))
 	}
+	load, _ := os.ReadFile("/proc/loadavg")
+	_, _ = fmt.Sscan(string(load), &m.Load)
 	var info syscall.Sysinfo_t
 	if syscall.Sysinfo(&info) == nil {
 		m.Memory = int(uint64(info.Totalram) * uint64(info.Unit) >> 20)
@@ -102,7 +107,7 @@ func (b *bench) write(topic string, figures any) error {
 	if err := json.Unmarshal(doc, &all); err != nil {
 		return err
 	}
-	maps.Copy(all, map[string]any{"date": time.Now().UTC().Format(time.RFC3339), "machine": thisMachine()})
+	maps.Copy(all, map[string]any{"date": time.Now().UTC().Format(time.RFC3339), "machine": b.machine})
 	if doc, err = json.MarshalIndent(all, "", "  "); err != nil {
 		return err
 	}
@@ -139,6 +144,7 @@ func main() {
 			continue
 		}
 		fmt.Fprintln(os.Stderr, "==>", t.name)
+		b.machine = thisMachine()
 		if err := t.f(ctx, &b); err != nil {
 			exitOn(fmt.Errorf("measure %s: %w", t.name, err))
 		}

@@ -7,6 +7,7 @@ package awsapi
 import (
 	"context"
 	"net/url"
+	"reflect"
 	"time"
 )
 
@@ -63,6 +64,9 @@ type Operation struct {
 	// AnyCaller lets every verified caller in, whatever its policies say, as
 	// sts:GetCallerIdentity does.
 	AnyCaller bool
+	// In and Out are the types of the input and the answer, so that tests can
+	// hold them against the published models.
+	In, Out reflect.Type
 	// Handle returns the answer to encode (a pointer to a struct, nil for an
 	// empty answer) or an error; an *Error keeps its code, anything else
 	// becomes the service's internal error and is logged.

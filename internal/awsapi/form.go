@@ -23,7 +23,7 @@ const maxFormDepth = 16
 // ignored.
 func Form[I, O any](name, permission string, readOnly bool, f func(ctx context.Context, r *Request, in *I) (*O, error)) Operation {
 	return Operation{
-		Name: name, Permission: permission, ReadOnly: readOnly,
+		Name: name, Permission: permission, ReadOnly: readOnly, In: reflect.TypeFor[I](), Out: reflect.TypeFor[O](),
 		Handle: func(ctx context.Context, r *Request) (any, error) {
 			in := new(I)
 			if err := DecodeForm(r.Form, in); err != nil {

@@ -30,7 +30,7 @@ func StrictJSON[I, O any](name, permission string, readOnly bool, f func(ctx con
 
 func jsonOperation[I, O any](name, permission string, readOnly, strict bool, f func(ctx context.Context, r *Request, in *I) (*O, error)) Operation {
 	return Operation{
-		Name: name, Permission: permission, ReadOnly: readOnly,
+		Name: name, Permission: permission, ReadOnly: readOnly, In: reflect.TypeFor[I](), Out: reflect.TypeFor[O](),
 		Handle: func(ctx context.Context, r *Request) (any, error) {
 			in := new(I)
 			if err := DecodeJSON(r.Body, in, strict); err != nil {

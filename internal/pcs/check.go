@@ -2,6 +2,7 @@ package pcs
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,6 +20,8 @@ var (
 	amiPattern        = regexp.MustCompile(`^ami-[a-z0-9]+$`)
 	profilePattern    = regexp.MustCompile(`^arn:aws([a-zA-Z-]{0,10})?:iam::[0-9]{12}:instance-profile/([!-~]{1,510}/)?([\w+=,.@-]{1,128})$`)
 	arnPattern        = regexp.MustCompile(`^arn:aws.*:pcs:.*:[0-9]{12}:.*/[a-z0-9_\-]+$`)
+	subnetPattern     = regexp.MustCompile(`^subnet-\w{8,17}$`)
+	sgPattern         = regexp.MustCompile(`^sg-\w{8,17}$`)
 	bootstrapPattern  = regexp.MustCompile(`^\S+$`)
 )
 
@@ -54,6 +57,37 @@ func (c *check) pattern(name string, v *string, p *regexp.Regexp) string {
 	}
 	return c.need(name, v)
 }
+
+// length checks the number of characters.
+func (c *check) length(name, v string, low, high int) bool {
+	n := utf8.RuneCountInString(v)
+	if n >= low && n <= high {
+		return true
+	}
+	switch {
+	case low == high:
+		c.bad(name, "has %d characters, %d are needed", n, low)
+	case low == 0:
+		c.bad(name, "has %d characters, at most %d are allowed", n, high)
+	default:
+		c.bad(name, "has %d characters, %d to %d are allowed", n, low, high)
+	}
+	return false
+}
+
+// sized is pattern for members that have a length too: one mistake is told
+// once.
+func (c *check) sized(name string, v *string, low, high int, p *regexp.Regexp) string {
+	if v == nil || c.length(name, *v, low, high) {
+		return c.pattern(name, v, p)
+	}
+	return *v
+}
+
+// maxARN bounds the ARN of a resource.
+const maxARN = 1011
+
+func (c *check) arn(v *string) string { return c.sized("resourceArn", v, 1, maxARN, arnPattern) }
 
 func (c *check) enum(name string, v *string, allowed ...string) string {
 	if v != nil && !slices.Contains(allowed, *v) {
@@ -104,8 +138,8 @@ func (c *check) needNumber(name string, v *int, low, high int) int {
 }
 
 func (c *check) token(v *string) {
-	if v != nil && (len(*v) < 8 || len(*v) > 100) {
-		c.bad("clientToken", "has %d characters, 8 to 100 are allowed", len(*v))
+	if v != nil {
+		c.length("clientToken", *v, 8, 100)
 	}
 }
 
@@ -115,11 +149,9 @@ func (c *check) tags(tags map[string]string, needed bool) {
 	if len(tags) > maxTags || (len(tags) == 0 && (needed || tags != nil)) {
 		c.bad("tags", "has %d entries, 1 to %d are allowed", len(tags), maxTags)
 	}
-	for k, v := range tags {
+	for _, k := range slices.Sorted(maps.Keys(tags)) {
 		c.tagKey("tags", k)
-		if n := utf8.RuneCountInString(v); n > 256 {
-			c.bad("tags", "the value of %s has %d characters, at most 256 are allowed", strconv.Quote(k), n)
-		}
+		c.length("tags."+k, tags[k], 0, 256)
 	}
 }
 
@@ -134,13 +166,8 @@ func (c *check) tagKey(field, k string) {
 
 // settings checks custom settings of a level.
 func (c *check) settings(field string, level slurm.Level, release string, in []Setting) []slurm.Setting {
-	given := make([]slurm.Setting, len(in))
-	before := len(c.fields)
-	for i, s := range in {
-		at := fmt.Sprintf("%s[%d]", field, i)
-		given[i] = slurm.Setting{Name: c.need(at+".parameterName", s.ParameterName), Value: c.need(at+".parameterValue", s.ParameterValue)}
-	}
-	if len(c.fields) > before {
+	given, ok := c.pairs(field, in)
+	if !ok {
 		return nil
 	}
 	out, wrong := slurm.CheckSettings(level, release, false, given)
@@ -152,10 +179,21 @@ func (c *check) settings(field string, level slurm.Level, release string, in []S
 	return out
 }
 
+// pairs checks that settings have a name and a value.
+func (c *check) pairs(field string, in []Setting) (out []slurm.Setting, ok bool) {
+	before := len(c.fields)
+	for i, s := range in {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		out = append(out, slurm.Setting{Name: c.need(at+".parameterName", s.ParameterName), Value: c.need(at+".parameterValue", s.ParameterValue)})
+	}
+	return out, len(c.fields) == before
+}
+
 // later refuses what this release does not do, so that it is never dropped
-// in silence.
+// in silence. What is wrong with it anyway is told first.
 func (c *check) later(asked bool, name string) {
-	if asked {
+	told := slices.ContainsFunc(c.fields, func(f Field) bool { return strings.HasPrefix(f.Name, name) })
+	if asked && !told {
 		c.bad(name, "is not supported by this release of openpcs: leave it out")
 	}
 }

@@ -3,6 +3,7 @@ package pcs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -40,6 +41,23 @@ const (
 // which of them run here depends on the images that were built.
 var createVersions = []string{"24.11", "25.05", "25.11", "26.05"}
 
+// updateVersions are the releases UpdateCluster takes in the model.
+var updateVersions = []string{"24.05", "24.11", "25.05", "25.11", "26.05"}
+
+// newerVersion checks an update of the release; the names order as the
+// releases do.
+func newerVersion(now, wanted string) error {
+	const field = "scheduler.version"
+	switch {
+	case wanted == now:
+		return invalid(Field{field, "the cluster runs " + now + " already: name a newer release"})
+	case wanted < now:
+		return invalid(Field{field, "the cluster runs " + now + ", and " + wanted + " is older: name a newer release"})
+	default:
+		return invalid(Field{field, "another release is not supported by this release of openpcs: leave it out, and make a new cluster for " + wanted})
+	}
+}
+
 func (s *Service) createCluster(ctx context.Context, r *awsapi.Request, in *CreateClusterIn) (*ClusterOut, error) {
 	var c check
 	name := c.name("clusterName", in.ClusterName, 40)
@@ -54,18 +72,21 @@ func (s *Service) createCluster(ctx context.Context, r *awsapi.Request, in *Crea
 	var net Networking
 	if in.Networking == nil {
 		c.bad("networking", required)
-	} else if net = *in.Networking; len(net.SubnetIDs) != 1 {
-		c.bad("networking.subnetIds", "has %d entries, exactly 1 is allowed", len(net.SubnetIDs))
+	} else {
+		net = *in.Networking
+		c.networking(net)
 	}
 	if c.optionalEnum("networking.networkType", net.NetworkType, "IPV4", "IPV4", "IPV6") == "IPV6" {
 		c.bad("networking.networkType", "IPV6 is not supported by this release of openpcs: use IPV4")
 	}
 	idle := c.clusterSlurm(in.SlurmConfiguration, defaultIdle)
-	if in.SlurmConfiguration != nil && in.SlurmConfiguration.Accounting != nil {
-		c.need("slurmConfiguration.accounting.mode", in.SlurmConfiguration.Accounting.Mode)
-	}
-	if in.SlurmConfiguration != nil && in.SlurmConfiguration.SlurmRest != nil {
-		c.need("slurmConfiguration.slurmRest.mode", in.SlurmConfiguration.SlurmRest.Mode)
+	if sl := in.SlurmConfiguration; sl != nil {
+		if sl.Accounting != nil {
+			c.need("slurmConfiguration.accounting.mode", sl.Accounting.Mode)
+		}
+		if sl.SlurmRest != nil {
+			c.need("slurmConfiguration.slurmRest.mode", sl.SlurmRest.Mode)
+		}
 	}
 	c.tags(in.Tags, false)
 	c.token(in.ClientToken)
@@ -79,13 +100,15 @@ func (s *Service) createCluster(ctx context.Context, r *awsapi.Request, in *Crea
 	return update(ctx, s, r, in.ClientToken, func(tx *store.Tx) (*ClusterOut, string, error) {
 		subnet, err := fleet.Subnets.Get(tx, net.SubnetIDs[0])
 		if errors.Is(err, store.ErrNotFound) || (err == nil && subnet.Region != r.Region) {
-			return nil, "", invalid(Field{"networking.subnetIds", "the subnet " + net.SubnetIDs[0] + " does not exist in " + r.Region})
+			return nil, "", invalid(Field{"networking.subnetIds[0]", "the subnet " + net.SubnetIDs[0] + " does not exist in " + r.Region})
 		}
 		if err != nil {
 			return nil, "", err
 		}
-		if err := s.checkSecurityGroups(tx, r, "networking.securityGroupIds", net.SecurityGroupIDs, subnet.VPCID); err != nil {
-			return nil, "", err
+		for i, id := range net.SecurityGroupIDs {
+			if err := checkSecurityGroup(tx, r, fmt.Sprintf("networking.securityGroupIds[%d]", i), id, subnet.VPCID); err != nil {
+				return nil, "", err
+			}
 		}
 		if err := haveImage(tx, version, s.Buildable); err != nil {
 			return nil, "", err
@@ -118,13 +141,27 @@ func (s *Service) createCluster(ctx context.Context, r *awsapi.Request, in *Crea
 // settingsField is the field of custom settings, at every level.
 const settingsField = "slurmConfiguration.slurmCustomSettings"
 
+func (c *check) networking(in Networking) {
+	if len(in.SubnetIDs) != 1 {
+		c.bad("networking.subnetIds", "has %d entries, exactly 1 is allowed", len(in.SubnetIDs))
+	}
+	for i, id := range in.SubnetIDs {
+		c.pattern(fmt.Sprintf("networking.subnetIds[%d]", i), &id, subnetPattern)
+	}
+	for i, id := range in.SecurityGroupIDs {
+		c.pattern(fmt.Sprintf("networking.securityGroupIds[%d]", i), &id, sgPattern)
+	}
+}
+
 // clusterSlurm checks the Slurm part of a cluster and returns its idle time.
 func (c *check) clusterSlurm(in *ClusterSlurm, idle int) int {
 	if in == nil {
 		return idle
 	}
 	const at = "slurmConfiguration."
+	c.pairs(at+"slurmdbdCustomSettings", in.SlurmdbdCustomSettings)
 	c.later(len(in.SlurmdbdCustomSettings) > 0, at+"slurmdbdCustomSettings")
+	c.pairs(at+"cgroupCustomSettings", in.CgroupCustomSettings)
 	c.later(len(in.CgroupCustomSettings) > 0, at+"cgroupCustomSettings")
 	if a := in.Accounting; a != nil {
 		if c.optionalEnum(at+"accounting.mode", a.Mode, "NONE", "NONE", "STANDARD") == "STANDARD" {
@@ -142,18 +179,16 @@ func (c *check) clusterSlurm(in *ClusterSlurm, idle int) int {
 	return c.number(at+"scaleDownIdleTimeInSeconds", in.ScaleDownIdleTimeInSeconds, 1, maxIdle, idle)
 }
 
-func (s *Service) checkSecurityGroups(tx *store.Tx, r *awsapi.Request, field string, ids []string, vpc string) error {
-	for _, id := range ids {
-		g, err := ec2.SecurityGroupOf(tx, r.Region, id)
-		if errors.Is(err, store.ErrNotFound) {
-			return invalid(Field{field, "the security group " + id + " does not exist in " + r.Region})
-		}
-		if err != nil {
-			return err
-		}
-		if g.VPCID != vpc {
-			return invalid(Field{field, "the security group " + id + " is in " + g.VPCID + ", not in the cluster's VPC " + vpc})
-		}
+func checkSecurityGroup(tx *store.Tx, r *awsapi.Request, field, id, vpc string) error {
+	g, err := ec2.SecurityGroupOf(tx, r.Region, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return invalid(Field{field, "the security group " + id + " does not exist in " + r.Region})
+	}
+	if err != nil {
+		return err
+	}
+	if g.VPCID != vpc {
+		return invalid(Field{field, "the security group " + id + " is in " + g.VPCID + ", not in the cluster's VPC " + vpc})
 	}
 	return nil
 }
@@ -202,15 +237,18 @@ func (s *Service) clusterQuota(tx *store.Tx, r *awsapi.Request, name string) err
 }
 
 func clusterOut(c fleet.Cluster) Cluster {
-	kind, net := "SLURM", "IPV4"
+	kind, net, none := "SLURM", "IPV4", "NONE"
 	idle := int(c.IdleTime / time.Second)
 	out := Cluster{
 		Name: c.Name, ID: c.ID, ARN: c.ARN, Status: string(c.Status),
 		CreatedAt: awsapi.At(c.CreatedAt), ModifiedAt: awsapi.At(c.ModifiedAt),
 		Scheduler: Scheduler{Type: &kind, Version: &c.Version}, Size: string(c.Size),
 		SlurmConfiguration: &ClusterSlurmOut{
-			ClusterSlurm: ClusterSlurm{ScaleDownIdleTimeInSeconds: &idle, SlurmCustomSettings: settingsOut(c.Settings)},
-			AuthKey:      &SecretRef{c.KeyARN, c.KeyVersion},
+			ClusterSlurm: ClusterSlurm{
+				ScaleDownIdleTimeInSeconds: &idle, SlurmCustomSettings: settingsOut(c.Settings),
+				Accounting: &Accounting{Mode: &none}, SlurmRest: &SlurmRest{&none},
+			},
+			AuthKey: &SecretRef{c.KeyARN, c.KeyVersion},
 		},
 		Networking: Networking{SubnetIDs: []string{c.SubnetID}, SecurityGroupIDs: c.SecurityGroups, NetworkType: &net},
 		ErrorInfo:  errorInfo(trouble(c)),
@@ -251,11 +289,11 @@ func (s *Service) listClusters(ctx context.Context, r *awsapi.Request, in *ListI
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	var all []Summary
+	var all []ClusterSummary
 	err := s.Store.View(ctx, func(tx *store.Tx) error {
 		cs, err := fleet.Clusters.InRegion(tx, r.Region)
 		for _, c := range cs {
-			all = append(all, Summary{Name: c.Name, ID: c.ID, ARN: c.ARN, CreatedAt: awsapi.At(c.CreatedAt), ModifiedAt: awsapi.At(c.ModifiedAt), Status: string(c.Status)})
+			all = append(all, ClusterSummary{Name: c.Name, ID: c.ID, ARN: c.ARN, CreatedAt: awsapi.At(c.CreatedAt), ModifiedAt: awsapi.At(c.ModifiedAt), Status: string(c.Status)})
 		}
 		return err
 	})
@@ -269,11 +307,11 @@ func (s *Service) listClusters(ctx context.Context, r *awsapi.Request, in *ListI
 	return &ListClustersOut{Clusters: nonNil(page), NextToken: next}, nil
 }
 
-func summaryKey(s Summary) string { return awsapi.CreationKey(s.CreatedAt.Time, s.ID) }
+func summaryKey(s ClusterSummary) string { return awsapi.CreationKey(s.CreatedAt.Time, s.ID) }
 
-func nonNil(in []Summary) []Summary {
+func nonNil[T any](in []T) []T {
 	if in == nil {
-		return []Summary{}
+		return []T{}
 	}
 	return in
 }
@@ -282,7 +320,10 @@ func (s *Service) updateCluster(ctx context.Context, r *awsapi.Request, in *Upda
 	var c check
 	ref := c.cluster(in.ClusterRef)
 	c.token(in.ClientToken)
-	c.later(in.Scheduler != nil, "scheduler")
+	version := ""
+	if in.Scheduler != nil {
+		version = c.enum("scheduler.version", in.Scheduler.Version, updateVersions...)
+	}
 	idle := c.clusterSlurm(in.SlurmConfiguration, math.MinInt)
 	if err := c.err(); err != nil {
 		return nil, err
@@ -291,6 +332,11 @@ func (s *Service) updateCluster(ctx context.Context, r *awsapi.Request, in *Upda
 		cl, err := cluster(tx, r, ref)
 		if err != nil {
 			return nil, "", err
+		}
+		if version != "" {
+			if err := newerVersion(cl.Version, version); err != nil {
+				return nil, "", err
+			}
 		}
 		if err := busy(clusterType, cl.ID, cl.Status, fleet.Active, fleet.UpdateFailed); err != nil {
 			return nil, "", err

@@ -15,6 +15,14 @@ const (
 	queueType   = "queue"
 )
 
+// noun is what people call a resource type.
+func noun(kind string) string {
+	if kind == groupType {
+		return "compute node group"
+	}
+	return kind
+}
+
 // Field is one wrong member of a request.
 type Field struct {
 	Name    string `json:"name"`
@@ -44,12 +52,8 @@ func conflict(kind, id, format string, args ...any) error {
 }
 
 func notFound(kind, id string) error {
-	noun := kind
-	if kind == groupType {
-		noun = "compute node group"
-	}
 	return &awsapi.Error{
-		Code: "ResourceNotFoundException", Message: "there is no " + noun + " " + id,
+		Code: "ResourceNotFoundException", Message: "there is no " + noun(kind) + " " + id,
 		Fields: map[string]any{"resourceId": id, "resourceType": kind},
 	}
 }

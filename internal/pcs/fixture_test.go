@@ -48,13 +48,14 @@ type fixture struct {
 
 	mu    sync.Mutex
 	woken []string
+	seen  map[string]bool // members of the model that answers had
 }
 
 type object = map[string]any
 
 func newFixture(t testing.TB) *fixture {
 	t.Helper()
-	f := &fixture{World: awsapitest.New(t), t: t}
+	f := &fixture{World: awsapitest.New(t), t: t, seen: map[string]bool{}}
 	pool := netip.MustParsePrefix("10.77.0.0/16")
 	people := iam.New(iam.Options{Store: f.Store, Account: awsapitest.Account, Now: f.Clock.Now})
 	if err := people.EnsureDefaults(context.Background()); err != nil {
@@ -171,13 +172,47 @@ func (f *fixture) tryWith(c *awsapi.Client, op string, in any) (object, *awsapi.
 	var out object
 	err := c.JSON(context.Background(), "pcs", pcs.Target, op, "1.0", in, &out)
 	if err == nil {
+		f.conforms(op, published.outputs[op], out)
 		return out, nil
 	}
 	var e *awsapi.Error
 	if !errors.As(err, &e) {
 		f.t.Fatalf("%s: %v", op, err)
 	}
+	if s := published.shapes[e.Code]; s != nil {
+		body := maps.Clone(e.Fields)
+		if body == nil {
+			body = object{}
+		}
+		body["message"] = e.Message
+		f.conforms(op, s, body)
+	}
+	if published.errors[op] != nil && !slices.Contains(published.errors[op], e.Code) && !slices.Contains(unmodeled[e.Code], op) {
+		f.t.Errorf("%s answers %v, which the model does not have of it", op, e)
+	}
 	return nil, e
+}
+
+// conforms holds an answer against the model.
+func (f *fixture) conforms(op string, s *shape, doc object) {
+	f.t.Helper()
+	if s == nil { // an operation that there is not
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, wrong := range s.mismatches(op, doc, func(member string) { f.seen[member] = true }) {
+		f.t.Errorf("the answer is none of the model: %s", wrong)
+	}
+}
+
+// unmodeled are the errors that an operation answers though the model does
+// not list them: what every service of the protocol does with requests that
+// are wrong by themselves, and what the documentation has beside the model.
+var unmodeled = map[string][]string{
+	"ValidationException":   {"TagResource", "UntagResource", "ListTagsForResource", "RegisterComputeNodeGroupInstance"},
+	"AccessDeniedException": {"TagResource", "UntagResource", "ListTagsForResource"},
+	"InvalidToken":          {"ListClusters", "ListComputeNodeGroups", "ListQueues"},
 }
 
 // must is try for calls that succeed.

@@ -61,13 +61,24 @@ func (c *check) groupConfig(in GroupConfig, create bool) {
 		c.enum("spotOptions.allocationStrategy", in.SpotOptions.AllocationStrategy, "lowest-price", "capacity-optimized", "price-capacity-optimized")
 	}
 	if sl := in.SlurmConfiguration; sl != nil {
+		c.pairs(settingsField, sl.SlurmCustomSettings)
 		for i, s := range sl.SlurmCustomSettings {
 			c.later(s.ParameterName != nil && strings.EqualFold(*s.ParameterName, "Gres"), fmt.Sprintf("%s[%d]", settingsField, i))
 		}
 		c.later(len(sl.GresCustomSettings) > 0, "slurmConfiguration.gresCustomSettings")
-		c.later(sl.ScaleDownIdleTimeInSeconds != nil && *sl.ScaleDownIdleTimeInSeconds != -1, "slurmConfiguration.scaleDownIdleTimeInSeconds")
+		c.groupIdle(sl.ScaleDownIdleTimeInSeconds)
 	}
-	c.later(in.NodeLifecycleActions != nil && len(in.NodeLifecycleActions.Stages) > 0, "nodeLifecycleActions")
+	c.lifecycle(in.NodeLifecycleActions)
+}
+
+// groupIdle checks a group's own idle time: -1 removes it.
+func (c *check) groupIdle(in *int) {
+	const field = "slurmConfiguration.scaleDownIdleTimeInSeconds"
+	idle := c.number(field, in, -1, maxIdle, -1)
+	if idle == 0 {
+		c.bad(field, "0 is not allowed: use 1 to %d seconds, or -1 for the cluster's idle time", maxIdle)
+	}
+	c.later(idle != -1, field)
 }
 
 func (s *Service) createGroup(ctx context.Context, r *awsapi.Request, in *CreateGroupIn) (*GroupOut, error) {
@@ -263,8 +274,10 @@ func (s *Service) resolve(tx *store.Tx, r *awsapi.Request, cl fleet.Cluster, g f
 	if len(launch.SecurityGroups) == 0 {
 		return none, invalid(Field{field, "the launch template " + g.TemplateID + " must name security groups by id (SecurityGroupIds, or Groups of each network interface)"})
 	}
-	if err := s.checkSecurityGroups(tx, r, field, launch.SecurityGroups, cl.VPCID); err != nil {
-		return none, err
+	for _, id := range launch.SecurityGroups {
+		if err := checkSecurityGroup(tx, r, field, id, cl.VPCID); err != nil {
+			return none, err
+		}
 	}
 	image, err := fleet.Images.Get(tx, launch.ImageID)
 	if errors.Is(err, store.ErrNotFound) {
@@ -365,7 +378,7 @@ func (s *Service) listGroups(ctx context.Context, r *awsapi.Request, in *ListOfC
 	page, next, err := s.listOf(ctx, r, in, func(tx *store.Tx, cl fleet.Cluster) (out []Summary, err error) {
 		groups, err := fleet.Groups.Of(tx, cl.ID)
 		for _, g := range groups {
-			out = append(out, Summary{Name: g.Name, ID: g.ID, ARN: g.ARN, ClusterID: g.ClusterID, CreatedAt: awsapi.At(g.CreatedAt), ModifiedAt: awsapi.At(g.ModifiedAt), Status: string(g.Status)})
+			out = append(out, Summary{ClusterSummary{Name: g.Name, ID: g.ID, ARN: g.ARN, CreatedAt: awsapi.At(g.CreatedAt), ModifiedAt: awsapi.At(g.ModifiedAt), Status: string(g.Status)}, g.ClusterID})
 		}
 		return out, err
 	})
@@ -392,7 +405,7 @@ func (s *Service) listOf(ctx context.Context, r *awsapi.Request, in *ListOfClust
 	if err != nil {
 		return nil, "", err
 	}
-	page, next, err := awsapi.Page(r, []any{ref, size}, token, size, all, summaryKey)
+	page, next, err := awsapi.Page(r, []any{ref, size}, token, size, all, func(s Summary) string { return summaryKey(s.ClusterSummary) })
 	return nonNil(page), next, err
 }
 

@@ -24,6 +24,9 @@ func (c *check) queueConfig(in QueueConfig) (ids []string) {
 		}
 		ids = append(ids, id)
 	}
+	if in.SlurmConfiguration != nil {
+		c.pairs(settingsField, in.SlurmConfiguration.SlurmCustomSettings)
+	}
 	c.token(in.ClientToken)
 	return ids
 }
@@ -144,7 +147,7 @@ func (s *Service) listQueues(ctx context.Context, r *awsapi.Request, in *ListOfC
 	page, next, err := s.listOf(ctx, r, in, func(tx *store.Tx, cl fleet.Cluster) (out []Summary, err error) {
 		queues, err := fleet.Queues.Of(tx, cl.ID)
 		for _, q := range queues {
-			out = append(out, Summary{Name: q.Name, ID: q.ID, ARN: q.ARN, ClusterID: q.ClusterID, CreatedAt: awsapi.At(q.CreatedAt), ModifiedAt: awsapi.At(q.ModifiedAt), Status: string(q.Status)})
+			out = append(out, Summary{ClusterSummary{Name: q.Name, ID: q.ID, ARN: q.ARN, CreatedAt: awsapi.At(q.CreatedAt), ModifiedAt: awsapi.At(q.ModifiedAt), Status: string(q.Status)}, q.ClusterID})
 		}
 		return out, err
 	})

@@ -17,10 +17,7 @@ import (
 func (s *Service) register(ctx context.Context, r *awsapi.Request, in *RegisterIn) (*RegisterOut, error) {
 	var c check
 	ref := c.cluster(in.ClusterRef)
-	bootstrapID := c.pattern("bootstrapId", in.BootstrapID, bootstrapPattern)
-	if len(bootstrapID) > 1000 {
-		c.bad("bootstrapId", "has %d characters, 1 to 1000 are allowed", len(bootstrapID))
-	}
+	bootstrapID := c.sized("bootstrapId", in.BootstrapID, 1, 1000, bootstrapPattern)
 	if err := c.err(); err != nil {
 		return nil, err
 	}

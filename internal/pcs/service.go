@@ -231,7 +231,16 @@ func busy(kind, id string, status fleet.Status, allowed ...fleet.Status) error {
 			return nil
 		}
 	}
-	return conflict(kind, id, "the %s %s is %s: try again when it is ACTIVE", kind, id, status)
+	next := "try again when it is ACTIVE"
+	switch status {
+	case fleet.CreateFailed:
+		next = "delete it, or update it where an update can help, first"
+	case fleet.UpdateFailed:
+		next = "update or delete it first"
+	case fleet.Deleting:
+		next = "it will be gone soon"
+	}
+	return conflict(kind, id, "the %s %s is %s: %s", noun(kind), id, status, next)
 }
 
 func (s *Service) arn(region, path string) string {
@@ -246,7 +255,7 @@ func errorInfo(in []fleet.ErrorInfo) []ErrorInfo {
 	return out
 }
 
-// listLimits checks the members that all lists share.
+// list checks the members that all lists share.
 func (c *check) list(in ListIn) (token string, size int) {
 	size = c.number("maxResults", in.MaxResults, 0, 100, 0)
 	if size == 0 {

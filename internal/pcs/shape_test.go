@@ -8,19 +8,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/openpcs/openpcs/internal/awsapi"
 	"github.com/openpcs/openpcs/internal/awsapi/awsapitest"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/store"
 )
 
-// The published model (2023-02-10, as of 2026-09), in our own writing: what
-// each operation's input has, with a value for it, and whether this release
-// takes it. Every member of the model is in here, so that one that openpcs
-// does not know at all cannot be forgotten.
+// member is a member of a request with a value that the published model has,
+// and whether this release takes it.
 type member struct {
 	path    string
 	value   any
-	refused bool // by this release, and clearly
+	refused bool   // by this release, and clearly
+	with    object // what else the request must have
 }
 
 var (
@@ -38,6 +38,8 @@ func groupMembers(f *fixture) []member {
 		{path: "subnetIds", value: []any{f.subnets[1].ID}},
 		{path: "purchaseOption", value: "ONDEMAND"},
 		{path: "purchaseOption", value: "SPOT"},
+		{path: "spotOptions", value: object{}, with: object{"purchaseOption": "SPOT"}},
+		{path: "spotOptions.allocationStrategy", value: "lowest-price", with: object{"purchaseOption": "SPOT"}},
 		{path: "purchaseOption", value: "CAPACITY_BLOCK", refused: true},
 		{path: "purchaseOption", value: "INTERRUPTIBLE_CAPACITY_RESERVATION", refused: true},
 		{path: "customLaunchTemplate", value: object{"id": f.tmpl, "version": "1"}},
@@ -77,13 +79,46 @@ func clusterMembers() []member {
 	}
 }
 
-func TestShapeOfTheRequests(t *testing.T) {
-	f := newFixture(t)
-	cluster, group, queue := f.demo()
-	instance := f.instance(fleet.Instance{ID: "i-1", Region: awsapitest.Region, State: fleet.Running, ClusterID: cluster, GroupID: group, NodeName: "group-1"})
+// requests are right requests of all operations, with the members that are
+// required. What is to be deleted is to be made first, as to-delete.
+func (f *fixture) requests(cluster, group, queue string) map[string]object {
 	ofCluster := object{"clusterIdentifier": cluster}
 	ofGroup := object{"clusterIdentifier": cluster, "computeNodeGroupIdentifier": group}
 	ofQueue := object{"clusterIdentifier": cluster, "queueIdentifier": queue}
+	arn := f.arn("cluster/" + cluster)
+	return map[string]object{
+		"CreateCluster":                    f.clusterIn("shape"),
+		"GetCluster":                       ofCluster,
+		"ListClusters":                     {},
+		"UpdateCluster":                    ofCluster,
+		"DeleteCluster":                    {"clusterIdentifier": "to-delete"},
+		"CreateComputeNodeGroup":           f.groupIn(cluster, "shape"),
+		"GetComputeNodeGroup":              ofGroup,
+		"ListComputeNodeGroups":            ofCluster,
+		"UpdateComputeNodeGroup":           ofGroup,
+		"DeleteComputeNodeGroup":           {"clusterIdentifier": cluster, "computeNodeGroupIdentifier": "to-delete"},
+		"CreateQueue":                      queueIn(cluster, "shape", group),
+		"GetQueue":                         ofQueue,
+		"ListQueues":                       ofCluster,
+		"UpdateQueue":                      ofQueue,
+		"DeleteQueue":                      {"clusterIdentifier": cluster, "queueIdentifier": "to-delete"},
+		"TagResource":                      {"resourceArn": arn, "tags": object{"a": "b"}},
+		"UntagResource":                    {"resourceArn": arn, "tagKeys": []any{"a"}},
+		"ListTagsForResource":              {"resourceArn": arn},
+		"RegisterComputeNodeGroupInstance": {"clusterIdentifier": cluster, "bootstrapId": "b"},
+	}
+}
+
+// node returns a client with the role of a running instance of the group.
+func (f *fixture) node(cluster, group string) *awsapi.Client {
+	f.t.Helper()
+	return f.instance(fleet.Instance{ID: "i-1", Region: awsapitest.Region, State: fleet.Running, ClusterID: cluster, GroupID: group, NodeName: "group-1"})
+}
+
+func TestShapeOfTheRequests(t *testing.T) {
+	f := newFixture(t)
+	cluster, group, queue := f.demo()
+	requests := f.requests(cluster, group, queue)
 	tags := member{path: "tags", value: object{"k": "", "K": strings.Repeat("v", 256), strings.Repeat("k", 128): "v"}}
 	name := func(path, value string) []member { return []member{{path: path, value: value}} }
 	list := []member{{path: "maxResults", value: 1}, {path: "maxResults", value: 100}, {path: "maxResults", value: 0}, {path: "nextToken", value: ""}}
@@ -98,11 +133,8 @@ func TestShapeOfTheRequests(t *testing.T) {
 		{path: "slurmConfiguration.slurmCustomSettings", value: []any{}},
 		{path: "slurmConfiguration.slurmCustomSettings", value: setting},
 	}
-	table := map[string]struct {
-		in      object
-		members []member
-	}{
-		"CreateCluster": {f.clusterIn("shape"), slices.Concat(clusterMembers(), name("clusterName", strings.Repeat("a", 40)), []member{
+	table := map[string][]member{
+		"CreateCluster": slices.Concat(clusterMembers(), name("clusterName", strings.Repeat("a", 40)), []member{
 			tags,
 			{path: "scheduler", value: object{"type": "SLURM", "version": "24.11"}},
 			{path: "size", value: "MEDIUM"},
@@ -111,31 +143,31 @@ func TestShapeOfTheRequests(t *testing.T) {
 			{path: "networking.networkType", value: "IPV6", refused: true},
 			{path: "networking.securityGroupIds", value: []any{}},
 			{path: "networking.subnetIds", value: []any{f.subnets[2].ID}},
-		})},
-		"GetCluster":    {ofCluster, ref},
-		"ListClusters":  {object{}, list},
-		"UpdateCluster": {ofCluster, slices.Concat(clusterMembers(), ref, []member{{path: "scheduler", value: object{"version": "26.05"}, refused: true}, {path: "slurmConfiguration.accounting", value: object{}}, {path: "slurmConfiguration.slurmRest", value: object{}}})},
-		"DeleteCluster": {object{"clusterIdentifier": "to-delete"}, []member{token}},
+		}),
+		"GetCluster":    ref,
+		"ListClusters":  list,
+		"UpdateCluster": slices.Concat(clusterMembers(), ref, []member{{path: "slurmConfiguration.accounting", value: object{}}, {path: "slurmConfiguration.slurmRest", value: object{}}}),
+		"DeleteCluster": []member{token},
 
-		"CreateComputeNodeGroup": {f.groupIn(cluster, "shape"), slices.Concat(groupMembers(f), name("computeNodeGroupName", strings.Repeat("a", 25)), ref, []member{
+		"CreateComputeNodeGroup": slices.Concat(groupMembers(f), name("computeNodeGroupName", strings.Repeat("a", 25)), ref, []member{
 			tags,
 			{path: "instanceConfigs", value: []any{object{"instanceType": "c5.large"}, object{"instanceType": "m5.large"}}},
-		})},
-		"GetComputeNodeGroup":    {ofGroup, refs("computeNodeGroupIdentifier", "group")},
-		"ListComputeNodeGroups":  {ofCluster, append(ref, list...)},
-		"UpdateComputeNodeGroup": {ofGroup, append(groupMembers(f), refs("computeNodeGroupIdentifier", "group")...)},
-		"DeleteComputeNodeGroup": {object{"clusterIdentifier": cluster, "computeNodeGroupIdentifier": "to-delete"}, append(ref, token)},
+		}),
+		"GetComputeNodeGroup":    refs("computeNodeGroupIdentifier", "group"),
+		"ListComputeNodeGroups":  append(ref, list...),
+		"UpdateComputeNodeGroup": append(groupMembers(f), refs("computeNodeGroupIdentifier", "group")...),
+		"DeleteComputeNodeGroup": append(ref, token),
 
-		"CreateQueue": {queueIn(cluster, "shape", group), slices.Concat(queueMembers, name("queueName", strings.Repeat("a", 25)), ref, []member{tags})},
-		"GetQueue":    {ofQueue, refs("queueIdentifier", "queue")},
-		"ListQueues":  {ofCluster, append(ref, list...)},
-		"UpdateQueue": {ofQueue, append(queueMembers, refs("queueIdentifier", "queue")...)},
-		"DeleteQueue": {object{"clusterIdentifier": cluster, "queueIdentifier": "to-delete"}, append(ref, token)},
+		"CreateQueue": slices.Concat(queueMembers, name("queueName", strings.Repeat("a", 25)), ref, []member{tags}),
+		"GetQueue":    refs("queueIdentifier", "queue"),
+		"ListQueues":  append(ref, list...),
+		"UpdateQueue": append(queueMembers, refs("queueIdentifier", "queue")...),
+		"DeleteQueue": append(ref, token),
 
-		"TagResource":                      {object{"resourceArn": f.arn("cluster/" + cluster), "tags": object{"a": "b"}}, []member{tags}},
-		"UntagResource":                    {object{"resourceArn": f.arn("cluster/" + cluster), "tagKeys": []any{"a"}}, []member{{path: "tagKeys", value: []any{"a", "b"}}}},
-		"ListTagsForResource":              {object{"resourceArn": f.arn("cluster/" + cluster)}, nil},
-		"RegisterComputeNodeGroupInstance": {object{"clusterIdentifier": cluster, "bootstrapId": "b"}, append(ref, member{path: "bootstrapId", value: strings.Repeat("b", 1000)})},
+		"TagResource":                      []member{tags},
+		"UntagResource":                    []member{{path: "tagKeys", value: []any{"a", "b"}}},
+		"ListTagsForResource":              nil,
+		"RegisterComputeNodeGroupInstance": append(ref, member{path: "bootstrapId", value: strings.Repeat("b", 1000)}),
 	}
 	// What an operation needs to be there before, and what its success made.
 	prepare := func(op string) {
@@ -197,22 +229,24 @@ func TestShapeOfTheRequests(t *testing.T) {
 	if got, want := sorted(operations), slices.Sorted(maps.Keys(table)); !slices.Equal(got, want) {
 		t.Fatalf("operations are %v, the model has %v", got, want)
 	}
+	// TestUpdateOfTheVersion has these.
+	sent := map[string]bool{"UpdateClusterIn.scheduler": true, "UpdateSchedulerRequest.version": true}
 	for _, op := range operations {
-		row := table[op]
 		client := f.Client()
-		if op == "RegisterComputeNodeGroupInstance" {
-			client = instance
-		}
-		for _, m := range append([]member{{}}, row.members...) {
+		for _, m := range append([]member{{}}, table[op]...) {
 			what := op
-			in := clone(row.in)
+			in := clone(requests[op])
 			if m.path != "" {
 				what = op + " with " + m.path + " = " + short(m.value)
 				put(in, m.path, m.value)
+				maps.Copy(in, m.with)
 			}
 			if op == "RegisterComputeNodeGroupInstance" {
 				// The role's key is good for an hour of the moved clock.
-				client = f.instance(fleet.Instance{ID: "i-1", Region: awsapitest.Region, State: fleet.Running, ClusterID: cluster, GroupID: group, NodeName: "group-1"})
+				client = f.node(cluster, group)
+			}
+			for _, wrong := range published.inputs[op].mismatches(what, clone(in), func(member string) { sent[member] = true }) {
+				t.Errorf("the request is none of the model: %s", wrong)
 			}
 			prepare(op)
 			out, err := f.tryWith(client, op, in)
@@ -232,6 +266,15 @@ func TestShapeOfTheRequests(t *testing.T) {
 				checkAnswer(t, what, op, out)
 			}
 			clean()
+		}
+	}
+	all := map[string]bool{}
+	for _, s := range published.inputs {
+		s.reach(all)
+	}
+	for _, member := range slices.Sorted(maps.Keys(all)) {
+		if !sent[member] {
+			t.Errorf("no right request has %s", member)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package pcs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
 
@@ -60,7 +61,7 @@ func (s *Service) retag(tx *store.Tx, r *awsapi.Request, arn string, change func
 
 func (s *Service) tag(ctx context.Context, r *awsapi.Request, in *TagIn) (*Empty, error) {
 	var c check
-	arn := c.pattern("resourceArn", in.ResourceARN, arnPattern)
+	arn := c.arn(in.ResourceARN)
 	c.tags(in.Tags, true)
 	if err := c.err(); err != nil {
 		return nil, err
@@ -82,12 +83,12 @@ func (s *Service) tag(ctx context.Context, r *awsapi.Request, in *TagIn) (*Empty
 
 func (s *Service) untag(ctx context.Context, r *awsapi.Request, in *UntagIn) (*Empty, error) {
 	var c check
-	arn := c.pattern("resourceArn", in.ResourceARN, arnPattern)
+	arn := c.arn(in.ResourceARN)
 	if len(in.TagKeys) < 1 || len(in.TagKeys) > maxTags {
 		c.bad("tagKeys", "has %d entries, 1 to %d are allowed", len(in.TagKeys), maxTags)
 	}
-	for _, k := range in.TagKeys {
-		c.tagKey("tagKeys", k)
+	for i, k := range in.TagKeys {
+		c.tagKey(fmt.Sprintf("tagKeys[%d]", i), k)
 	}
 	if err := c.err(); err != nil {
 		return nil, err
@@ -105,7 +106,7 @@ func (s *Service) untag(ctx context.Context, r *awsapi.Request, in *UntagIn) (*E
 
 func (s *Service) listTags(ctx context.Context, r *awsapi.Request, in *ListTagsIn) (*ListTagsOut, error) {
 	var c check
-	arn := c.pattern("resourceArn", in.ResourceARN, arnPattern)
+	arn := c.arn(in.ResourceARN)
 	if err := c.err(); err != nil {
 		return nil, err
 	}

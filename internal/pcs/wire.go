@@ -97,16 +97,20 @@ type Cluster struct {
 	ErrorInfo          []ErrorInfo      `json:"errorInfo,omitempty"`
 }
 
-// Summary is a cluster, group or queue in a list; ClusterID is absent for
-// clusters.
-type Summary struct {
+// ClusterSummary is a cluster in a list.
+type ClusterSummary struct {
 	Name       string      `json:"name"`
 	ID         string      `json:"id"`
 	ARN        string      `json:"arn"`
-	ClusterID  string      `json:"clusterId,omitempty"`
 	CreatedAt  awsapi.Time `json:"createdAt"`
 	ModifiedAt awsapi.Time `json:"modifiedAt"`
 	Status     string      `json:"status"`
+}
+
+// Summary is a group or queue in a list.
+type Summary struct {
+	ClusterSummary
+	ClusterID string `json:"clusterId"`
 }
 
 // Template names a launch template version.
@@ -140,8 +144,30 @@ type GroupSlurm struct {
 
 // LifecycleActions are scripts that nodes run at stages of their life.
 type LifecycleActions struct {
-	Stages              map[string]any `json:"stages"`
-	ScriptCachingPolicy *string        `json:"scriptCachingPolicy,omitempty"`
+	Stages              *LifecycleStages `json:"stages"`
+	ScriptCachingPolicy *string          `json:"scriptCachingPolicy,omitempty"`
+}
+
+// LifecycleStages are the scripts by stage, in their order.
+type LifecycleStages struct {
+	NodeBootstrapped []LifecycleScript `json:"nodeBootstrapped,omitempty"`
+	NodeReady        []LifecycleScript `json:"nodeReady,omitempty"`
+}
+
+// LifecycleScript is one script of a stage.
+type LifecycleScript struct {
+	Name            *string       `json:"name"`
+	ScriptSource    *ScriptSource `json:"scriptSource"`
+	Arguments       []string      `json:"arguments,omitempty"`
+	OnError         *string       `json:"onError,omitempty"`
+	ExecutionPolicy *string       `json:"executionPolicy,omitempty"`
+}
+
+// ScriptSource is where a script comes from.
+type ScriptSource struct {
+	ScriptLocation *string `json:"scriptLocation"`
+	S3VersionID    *string `json:"s3VersionId,omitempty"`
+	Checksum       *string `json:"checksum,omitempty"`
 }
 
 // Group is a compute node group as Create, Get and Update answer it.
@@ -227,8 +253,8 @@ type (
 		ListIn
 	}
 	ListClustersOut struct {
-		Clusters  []Summary `json:"clusters"`
-		NextToken string    `json:"nextToken,omitempty"`
+		Clusters  []ClusterSummary `json:"clusters"`
+		NextToken string           `json:"nextToken,omitempty"`
 	}
 	ListGroupsOut struct {
 		ComputeNodeGroups []Summary `json:"computeNodeGroups"`

@@ -110,11 +110,11 @@ func TestWrongRequests(t *testing.T) {
 			{path: "networking.subnetIds", value: absent{}},
 			{path: "networking.subnetIds", value: []any{}},
 			{path: "networking.subnetIds", value: []any{f.subnet, f.subnets[1].ID}},
-			{path: "networking.subnetIds", value: []any{"subnet-12345678"}, says: "subnet-12345678"},
-			{path: "networking.subnetIds", value: []any{f.abroad.ID}},
+			{path: "networking.subnetIds", value: []any{"subnet-12345678"}, where: "networking.subnetIds[0]", says: "subnet-12345678"},
+			{path: "networking.subnetIds", value: []any{f.abroad.ID}, where: "networking.subnetIds[0]"},
 			{path: "networking.subnetIds", value: f.subnet, says: "list"},
-			{path: "networking.securityGroupIds", value: []any{"sg-12345678"}, says: "sg-12345678"},
-			{path: "networking.securityGroupIds", value: []any{f.farSG}},
+			{path: "networking.securityGroupIds", value: []any{f.sg, "sg-12345678"}, where: "networking.securityGroupIds[1]", says: "sg-12345678"},
+			{path: "networking.securityGroupIds", value: []any{f.farSG}, where: "networking.securityGroupIds[0]"},
 			{path: "networking.networkType", value: "IPV5"},
 			{path: "networking.networkType", value: "IPV6", says: "not supported"},
 			{path: "networking.vpcId", value: "vpc-1"},
@@ -139,7 +139,7 @@ func TestWrongRequests(t *testing.T) {
 			{path: "tags", value: many(201)},
 			{path: "tags", value: object{strings.Repeat("k", 129): "v"}},
 			{path: "tags", value: object{"": "v"}},
-			{path: "tags", value: object{"k": strings.Repeat("v", 257)}},
+			{path: "tags", value: object{"k": strings.Repeat("v", 257)}, where: "tags.k"},
 			{path: "tags", value: object{"aws:x": "v"}, says: "reserved"},
 			{path: "tags", value: object{"AWS:x": "v"}, says: "reserved"},
 			{path: "tags", value: object{"k": nil}, where: "tags.k"},
@@ -158,7 +158,10 @@ func TestWrongRequests(t *testing.T) {
 			{path: "clusterIdentifier", value: group, code: notFound, where: "cluster"},
 		}},
 		{"UpdateCluster", object{"clusterIdentifier": cluster}, []wrong{
-			{path: "scheduler.version", value: "26.05", where: "scheduler", says: "not supported"},
+			{path: "scheduler.version", value: "26.05", says: "already"},
+			{path: "scheduler.version", value: "25.11", says: "older"},
+			{path: "scheduler.version", value: "23.11"},
+			{path: "scheduler", value: object{}, where: "scheduler.version"},
 			{path: "size", value: "LARGE"},
 			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 0},
 			{path: slurmIn + "accounting.mode", value: "STANDARD"},
@@ -228,8 +231,13 @@ func TestWrongRequests(t *testing.T) {
 			{path: "amiId", value: armImage, says: "arm64"},
 			{path: slurmIn + "slurmCustomSettings", value: unknownSetting, where: slurmIn + "slurmCustomSettings[0]"},
 			{path: slurmIn + "gresCustomSettings", value: []any{object{"Name": "gpu"}}},
-			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 60},
-			{path: "nodeLifecycleActions", value: object{"stages": object{"nodeReady": script}}},
+			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 60, says: "not supported"},
+			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 0, says: "1 to 10000000"}, // I1
+			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 1 << 31},
+			{path: "nodeLifecycleActions", value: object{"stages": object{"nodeReady": script}}, says: "not supported"},
+			{path: "nodeLifecycleActions", value: object{"stages": object{"nodeReady": append(script, script...)}}, where: "nodeLifecycleActions.stages.nodeReady[1].name", says: "two scripts"},
+			{path: "nodeLifecycleActions", value: object{"stages": object{"nodeReady": []any{object{"name": "a", "scriptSource": object{"scriptLocation": "https://host.example/x", "s3VersionId": "1"}}}}}, where: "nodeLifecycleActions.stages.nodeReady[0].scriptSource.s3VersionId"},
+			{path: "nodeLifecycleActions", value: object{"stages": object{"nodeReady": []any{object{"name": "a", "scriptSource": object{"scriptLocation": "http://host.example/x"}}}}}, where: "nodeLifecycleActions.stages.nodeReady[0].scriptSource.scriptLocation"},
 			{path: "tags", value: object{"aws:x": "v"}},
 			{path: "clientToken", value: "short"},
 			{path: "keyName", value: "k"},
@@ -320,7 +328,7 @@ func TestWrongRequests(t *testing.T) {
 			{path: "resourceArn", value: "x"},
 			{path: "tagKeys", value: absent{}},
 			{path: "tagKeys", value: []any{}},
-			{path: "tagKeys", value: []any{strings.Repeat("k", 129)}},
+			{path: "tagKeys", value: []any{"a", strings.Repeat("k", 129)}, where: "tagKeys[1]"},
 			{path: "resourceArn", value: f.arn("cluster/pcs_0000000000"), code: notFound, where: "resource"},
 		}},
 		{"ListTagsForResource", object{"resourceArn": f.arn("cluster/" + cluster)}, []wrong{
@@ -556,6 +564,21 @@ func TestQuotas(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// Only a newer release may follow, and that is for later.
+func TestUpdateOfTheVersion(t *testing.T) {
+	f := newFixture(t)
+	in := f.clusterIn("old")
+	put(in, "scheduler.version", "24.11")
+	id := at(f.must("CreateCluster", in), "cluster.id").(string)
+	f.settle()
+	for version, says := range map[string]string{"24.05": "older", "24.11": "already", "26.05": "not supported by this release", "24.11.7": "is not one of"} {
+		_, err := f.try("UpdateCluster", object{"clusterIdentifier": id, "scheduler": object{"version": version}})
+		if err == nil || err.Code != validation || !slices.Contains(fields(err), "scheduler.version") || !strings.Contains(err.Message, says) {
+			t.Errorf("to %s: %v, want %q", version, err, says)
+		}
+	}
 }
 
 // No image, no cluster: the answer says how to build one.

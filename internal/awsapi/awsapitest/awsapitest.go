@@ -4,6 +4,10 @@ package awsapitest
 
 import (
 	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http/httptest"
@@ -49,18 +53,26 @@ type World struct {
 	Keys  *awsapi.Keys
 	Root  awsapi.Key
 	URL   string // set by Serve
+
+	file *sql.DB // the state file, past the store
 }
 
 // New makes a world; its clock shows the time of the test's start, because
 // official clients sign with the real one.
 func New(t testing.TB) *World {
 	t.Helper()
-	st, err := store.Open(filepath.Join(t.TempDir(), "state.db"))
+	path := filepath.Join(t.TempDir(), "state.db")
+	st, err := store.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	w := &World{Store: st, Clock: &Clock{now: time.Now().UTC()}}
+	file, err := sql.Open("sqlite", "file:"+path+"?mode=ro") // the driver is registered by package store
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	w := &World{Store: st, file: file, Clock: &Clock{now: time.Now().UTC()}}
 	w.Keys = &awsapi.Keys{Store: st, Account: Account, Now: w.Clock.Now}
 	if w.Root, err = w.Keys.EnsureRoot(context.Background()); err != nil {
 		t.Fatal(err)
@@ -77,6 +89,35 @@ func (w *World) Serve(t testing.TB, services ...awsapi.Service) {
 	}))
 	t.Cleanup(srv.Close)
 	w.URL = srv.URL
+}
+
+// Stored returns a digest of all that is stored. Two calls return the same
+// when nothing was written between them.
+func (w *World) Stored(t testing.TB) string {
+	t.Helper()
+	sum := sha256.New()
+	for _, query := range []string{
+		`SELECT kind, id, doc FROM objects ORDER BY kind, id`,
+		`SELECT subject, kind, doc FROM events ORDER BY seq`,
+	} {
+		rows, err := w.file.QueryContext(context.Background(), query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rows.Next() {
+			var a, b string
+			var doc []byte
+			if err := rows.Scan(&a, &b, &doc); err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(sum, "%q %q %q\n", a, b, doc)
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
+		_ = rows.Close()
+	}
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // Client returns a client that signs with the administrator's key.

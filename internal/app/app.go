@@ -286,13 +286,10 @@ func (a *App) serve(network, address, device string, h http.Handler, secure *tls
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
-	server := &http.Server{
-		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
-		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-	}
 	if secure != nil {
 		l = tls.NewListener(l, secure)
 	}
+	server := awsapi.NewHTTPServer(h)
 	go func() {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			a.failed <- fmt.Errorf("serve %s: %w", address, err)

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf8"
 )
 
 // JSON makes an operation of a JSON protocol from a function on its input
@@ -59,6 +60,9 @@ func answer[O any](out *O, err error) (any, error) {
 func DecodeJSON(body []byte, v any, strict bool) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil
+	}
+	if !utf8.Valid(body) {
+		return &Fault{Kind: FaultCannotParse, Message: "The request body is not valid UTF-8"}
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"regexp"
 	"runtime/debug"
 	"slices"
@@ -148,22 +149,37 @@ type exchange struct {
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{http: r, id: uuid.NewString(), started: s.now()}
-	status, e, cause := s.handle(w, x)
-	var payload []byte
-	if e == nil {
-		var err error
-		if payload, err = x.encode(); err != nil {
-			e, cause = faultError(x.service(), internalFault()), err
-		}
-	}
-	if e != nil {
-		if status = e.Status; status == 0 {
-			status = http.StatusBadRequest
-		}
-		payload = x.encodeError(e)
-	}
+	// Writers of tests have no deadlines, which is all that can go wrong here.
+	conn := http.NewResponseController(w)
+	_ = conn.SetReadDeadline(time.Now().Add(bodyWithin))
+	_ = conn.SetWriteDeadline(time.Now().Add(bodyWithin + answerWithin)) // of "100 Continue"
+	payload, status, e, cause := s.answer(w, x)
+	_ = conn.SetWriteDeadline(time.Now().Add(answerWithin))
 	s.write(w, x, status, e, payload)
 	s.report(r.Context(), x, status, e, cause)
+}
+
+// answer takes the exchange from the wire to the bytes of its answer. A panic
+// on the way is an internal error like any other.
+func (s *Server) answer(w http.ResponseWriter, x *exchange) (payload []byte, status int, e *Error, cause error) {
+	defer func() {
+		if p := recover(); p != nil {
+			e, cause = faultError(x.service(), internalFault()), fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			payload, status = x.encodeError(e), e.Status
+		}
+	}()
+	status, e, cause = s.handle(w, x)
+	if e == nil {
+		var err error
+		if payload, err = x.encode(); err == nil {
+			return payload, status, nil, nil
+		}
+		e, cause = faultError(x.service(), internalFault()), err
+	}
+	if status = e.Status; status == 0 {
+		status = http.StatusBadRequest
+	}
+	return x.encodeError(e), status, e, cause
 }
 
 func internalFault() *Fault {
@@ -193,7 +209,7 @@ func (s *Server) handle(w http.ResponseWriter, x *exchange) (status int, e *Erro
 	if !x.op.AnyCaller && !x.req.Caller.Allowed(x.op.Permission) {
 		return 0, errDenied(x.protocol, x.req.Caller, x.op.Permission), nil
 	}
-	out, err := s.call(x)
+	out, err := x.op.Handle(x.http.Context(), x.req)
 	if err != nil {
 		e, expected := asError(x.service(), err)
 		if !expected {
@@ -209,8 +225,7 @@ func (s *Server) handle(w http.ResponseWriter, x *exchange) (status int, e *Erro
 func (s *Server) read(w http.ResponseWriter, x *exchange) *Error {
 	r := x.http
 	target := r.Header.Get("X-Amz-Target")
-	mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	isForm := mediaType == "application/x-www-form-urlencoded"
+	isForm := mediaType(r) == "application/x-www-form-urlencoded"
 	x.protocol = JSON11
 	switch {
 	case target != "":
@@ -227,18 +242,16 @@ func (s *Server) read(w http.ResponseWriter, x *exchange) *Error {
 	if x.svc != nil {
 		x.protocol = x.svc.Protocol
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.maxBody))
-	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			return newError(http.StatusRequestEntityTooLarge,
-				byProtocol(x.protocol, "RequestEntityTooLargeException", "RequestEntityTooLarge", "RequestEntityTooLarge"),
-				fmt.Sprintf("The request body is larger than %d bytes.", s.maxBody))
+	for _, name := range onceOnly {
+		if len(r.Header.Values(name)) > 1 {
+			return errIncomplete(x.protocol, "The header "+name+" is present more than once.")
 		}
-		return newError(http.StatusBadRequest, byProtocol(x.protocol, "SerializationException", "RequestTimeout", "RequestTimeout"),
-			"The request body could not be read to its end.")
 	}
-	x.body = body
+	if e := s.readBody(w, x); e != nil {
+		w.Header().Set("Connection", "close") // what is left of the body is nobody's next request
+		return e
+	}
+	var err error
 	if x.query, err = url.ParseQuery(r.URL.RawQuery); err != nil {
 		return newError(http.StatusBadRequest, byProtocol(x.protocol, "SerializationException", "MalformedQueryString", "MalformedQueryString"),
 			"The query string of the URL is malformed.")
@@ -254,6 +267,30 @@ func (s *Server) read(w http.ResponseWriter, x *exchange) *Error {
 		}
 	}
 	return nil
+}
+
+// onceOnly are the headers that mean something to the front door, which must
+// not see another one of them than a proxy before it.
+var onceOnly = []string{"X-Amz-Target", "X-Amz-Date", "X-Amz-Security-Token", "X-Amz-Content-Sha256", "Content-Type", "Date"}
+
+func (s *Server) readBody(w http.ResponseWriter, x *exchange) *Error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, x.http.Body, s.maxBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case err == nil:
+		x.body = body
+		return nil
+	case errors.As(err, &tooLarge):
+		return newError(http.StatusRequestEntityTooLarge,
+			byProtocol(x.protocol, "RequestEntityTooLargeException", "RequestEntityTooLarge", "RequestEntityTooLarge"),
+			fmt.Sprintf("The request body is larger than %d bytes.", s.maxBody))
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return newError(http.StatusRequestTimeout, byProtocol(x.protocol, "RequestTimeoutException", "RequestTimeout", "RequestTimeout"),
+			fmt.Sprintf("The request body was not there within %s.", bodyWithin))
+	default:
+		return newError(http.StatusBadRequest, byProtocol(x.protocol, "SerializationException", "MalformedQueryString", "InvalidRequest"),
+			"The request body could not be read to its end.")
+	}
 }
 
 // readForm gathers the parameters of a form request. The ones of the
@@ -408,6 +445,11 @@ func (x *exchange) operationName() (string, *Error) {
 		if r.Method != http.MethodPost {
 			return "", newError(http.StatusMethodNotAllowed, "UnknownOperationException", svc.Name+" is called with POST.")
 		}
+		if !jsonTypes[mediaType(r)] {
+			return "", faultError(&svc.Service, &Fault{
+				Kind: FaultCannotParse, Message: "The header Content-Type must be " + contentType(svc.Protocol) + ".",
+			})
+		}
 		prefix, name, ok := cutLast(r.Header.Get("X-Amz-Target"), ".")
 		if !ok || prefix != svc.Target {
 			return "", faultError(&svc.Service, &Fault{
@@ -416,6 +458,9 @@ func (x *exchange) operationName() (string, *Error) {
 			})
 		}
 		return name, nil
+	}
+	if r.Method != http.MethodPost && r.Method != http.MethodGet {
+		return "", newError(http.StatusMethodNotAllowed, "InvalidAction", svc.Name+" is called with POST or GET.")
 	}
 	if x.form == nil {
 		return "", newError(http.StatusBadRequest, "MissingAction", "The request must be a form (application/x-www-form-urlencoded) with an Action.")
@@ -431,16 +476,6 @@ func (x *exchange) operationName() (string, *Error) {
 	delete(x.form, "Action")
 	delete(x.form, "Version")
 	return action, nil
-}
-
-// call runs the handler and turns a panic into an error.
-func (s *Server) call(x *exchange) (out any, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-		}
-	}()
-	return x.op.Handle(x.http.Context(), x.req)
 }
 
 func (x *exchange) encode() ([]byte, error) {
@@ -478,14 +513,7 @@ func (s *Server) write(w http.ResponseWriter, x *exchange, status int, e *Error,
 	h := w.Header()
 	h.Set("X-Amzn-Requestid", x.id)
 	h.Set("Date", s.now().UTC().Format(http.TimeFormat))
-	switch x.protocol {
-	case JSON10:
-		h.Set("Content-Type", "application/x-amz-json-1.0")
-	case JSON11:
-		h.Set("Content-Type", "application/x-amz-json-1.1")
-	default:
-		h.Set("Content-Type", "text/xml;charset=UTF-8")
-	}
+	h.Set("Content-Type", contentType(x.protocol))
 	if e != nil && (x.protocol == JSON10 || x.protocol == JSON11) {
 		h.Set("X-Amzn-Errortype", e.Code)
 	}
@@ -494,6 +522,29 @@ func (s *Server) write(w http.ResponseWriter, x *exchange, status int, e *Error,
 		s.log.DebugContext(x.http.Context(), "client went away before its answer", "request", x.id, "error", err)
 	}
 }
+
+// jsonTypes are the content types of JSON requests. Either version is taken
+// by both protocols, as they write the same.
+var jsonTypes = map[string]bool{"application/x-amz-json-1.0": true, "application/x-amz-json-1.1": true, "application/json": true}
+
+func mediaType(r *http.Request) string {
+	name, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return name
+}
+
+func contentType(p Protocol) string {
+	switch p {
+	case JSON10:
+		return "application/x-amz-json-1.0"
+	case JSON11:
+		return "application/x-amz-json-1.1"
+	default:
+		return "text/xml;charset=UTF-8"
+	}
+}
+
+// maxLogged bounds what a log line repeats of a request, in bytes.
+const maxLogged = 1000
 
 func (s *Server) report(ctx context.Context, x *exchange, status int, e *Error, cause error) {
 	took := s.now().Sub(x.started)
@@ -508,7 +559,7 @@ func (s *Server) report(ctx context.Context, x *exchange, status int, e *Error, 
 		attrs = append(attrs, "region", x.req.Region, "caller", x.req.Caller.ARN)
 	}
 	if e != nil {
-		attrs = append(attrs, "code", e.Code, "message", e.Message)
+		attrs = append(attrs, "code", e.Code, "message", strings.ToValidUTF8(e.Message[:min(len(e.Message), maxLogged)], ""))
 	}
 	switch {
 	case cause != nil:

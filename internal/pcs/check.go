@@ -51,9 +51,19 @@ func (c *check) need(name string, v *string) string {
 	return *v
 }
 
+// shown is the longest piece of a value that an error repeats.
+const shown = 60
+
+func quote(v string) string {
+	if r := []rune(v); len(r) > shown {
+		return strconv.Quote(string(r[:shown])) + "..."
+	}
+	return strconv.Quote(v)
+}
+
 func (c *check) pattern(name string, v *string, p *regexp.Regexp) string {
 	if v != nil && !p.MatchString(*v) {
-		c.bad(name, "%s does not match %s", strconv.Quote(*v), strings.Trim(p.String(), "^$"))
+		c.bad(name, "%s does not match %s", quote(*v), strings.Trim(p.String(), "^$"))
 	}
 	return c.need(name, v)
 }
@@ -91,7 +101,7 @@ func (c *check) arn(v *string) string { return c.sized("resourceArn", v, 1, maxA
 
 func (c *check) enum(name string, v *string, allowed ...string) string {
 	if v != nil && !slices.Contains(allowed, *v) {
-		c.bad(name, "%s is not one of %s", strconv.Quote(*v), strings.Join(allowed, ", "))
+		c.bad(name, "%s is not one of %s", quote(*v), strings.Join(allowed, ", "))
 	}
 	return c.need(name, v)
 }
@@ -114,7 +124,7 @@ func (c *check) name(field string, v *string, longest int) string {
 	case strings.HasPrefix(*v, "pcs_"):
 		c.bad(field, "must not begin with pcs_, which is for ids")
 	case !namePattern.MatchString(*v):
-		c.bad(field, "%s is not allowed: use a letter, then letters, digits and hyphens", strconv.Quote(*v))
+		c.bad(field, "%s is not allowed: use a letter, then letters, digits and hyphens", quote(*v))
 	}
 	return *v
 }
@@ -160,7 +170,7 @@ func (c *check) tagKey(field, k string) {
 		c.bad(field, "a key has %d characters, 1 to 128 are allowed", n)
 	}
 	if strings.HasPrefix(strings.ToLower(k), "aws:") {
-		c.bad(field, "the key %s begins with aws:, which is reserved", strconv.Quote(k))
+		c.bad(field, "the key %s begins with aws:, which is reserved", quote(k))
 	}
 }
 

@@ -158,6 +158,7 @@ func TestAnswersHaveAllMembersOfTheModel(t *testing.T) {
 		return fleet.Queues.Put(tx, q)
 	})
 	for op, in := range f.requests(cluster, group, queue) {
+		in = clone(in)
 		switch {
 		case strings.HasPrefix(op, "List") && op != "ListTagsForResource":
 			put(in, "maxResults", 1)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -153,7 +152,7 @@ func (c *check) instanceTypes(configs []InstanceConfig) []string {
 		t, ok := fleet.Lookup(name)
 		switch {
 		case !ok:
-			c.bad(at, "the instance type %s is not known: aws ec2 describe-instance-types lists those that are", strconv.Quote(name))
+			c.bad(at, "the instance type %s is not known: aws ec2 describe-instance-types lists those that are", quote(name))
 			continue
 		case slices.Contains(types, name):
 			c.bad(at, "%s is named twice", name)

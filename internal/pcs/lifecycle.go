@@ -3,7 +3,6 @@ package pcs
 import (
 	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
 )
 
@@ -53,7 +52,7 @@ func (c *check) scripts(field string, in []LifecycleScript) {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		name := c.sized(at+".name", s.Name, 1, maxScriptName, scriptNamePattern)
 		if s.Name != nil && names[name] {
-			c.bad(at+".name", "%s is the name of two scripts of the stage, and their logs would be one file", strconv.Quote(name))
+			c.bad(at+".name", "%s is the name of two scripts of the stage, and their logs would be one file", quote(name))
 		}
 		names[name] = true
 		if s.ScriptSource == nil {

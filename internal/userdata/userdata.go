@@ -6,6 +6,8 @@ package userdata
 import (
 	"bufio"
 	"bytes"
+	"cmp"
+	"compress/gzip"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -14,6 +16,7 @@ import (
 	"mime/multipart"
 	"mime/quotedprintable"
 	"net/textproto"
+	"slices"
 	"strings"
 )
 
@@ -23,6 +26,7 @@ const (
 	CloudConfig = "text/cloud-config"     // before registration
 	ShellScript = "text/x-shellscript"    // once, between registration and slurmd
 	multiMixed  = "multipart/mixed"       // containers are flattened
+	plainText   = "text/plain"            // of parts that do not say
 	maxDepth    = 4                       // of containers in containers
 	maxParts    = 64                      // of a document
 	boundary    = "==OPENPCS-USER-DATA==" // must not stand in a part
@@ -30,6 +34,10 @@ const (
 
 // MaxSize is EC2's limit for user data before base64.
 const MaxSize = 16 << 10
+
+// maxUnpacked bounds what compressed user data may unfold to. Text in 16 KiB
+// does not come near it.
+const maxUnpacked = 1 << 20
 
 // BootstrapName is the file name of openpcs's own part.
 const BootstrapName = "pcs-bootstrap"
@@ -44,25 +52,33 @@ type Part struct {
 // ErrNotMIME says that a document is no MIME multipart.
 var ErrNotMIME = errors.New("user data is not in the MIME multipart format (Content-Type: multipart/mixed; boundary=...)")
 
-// Parse returns the parts of a document in order, containers flattened.
-// Empty user data has no parts.
+// Parse returns the parts of a document in order, containers flattened. It
+// takes what cloud-init takes: blank lines before the header, gzip, a missing
+// end, parts that say only by their first line what they are. Empty user data
+// has no parts.
 func Parse(doc []byte) ([]Part, error) {
+	doc, err := unpack(doc)
+	if err != nil {
+		return nil, fmt.Errorf("read user data: %w", err)
+	}
 	if len(bytes.TrimSpace(doc)) == 0 {
 		return nil, nil
 	}
-	// cloud-init tolerates blank lines before the header, so people have them.
 	doc = bytes.TrimLeft(doc, "\r\n\t ")
 	r := textproto.NewReader(bufio.NewReader(bytes.NewReader(doc)))
 	header, err := r.ReadMIMEHeader()
-	if err != nil {
-		return nil, ErrNotMIME
+	if err != nil && (err != io.EOF || len(header) == 0) {
+		return nil, notMIME(doc, "its first lines are no headers")
 	}
-	kind, params, err := mime.ParseMediaType(header.Get("Content-Type"))
-	if err != nil || !strings.HasPrefix(kind, "multipart/") {
-		return nil, ErrNotMIME
-	}
-	if params["boundary"] == "" {
-		return nil, fmt.Errorf("read user data: the Content-Type has no boundary")
+	given := header.Get("Content-Type")
+	kind, params, err := mime.ParseMediaType(given)
+	switch {
+	case given == "":
+		return nil, notMIME(doc, "it has no header Content-Type (in the first column)")
+	case err != nil:
+		return nil, notMIME(doc, fmt.Sprintf("the Content-Type %q cannot be read", given))
+	case !strings.HasPrefix(kind, "multipart/"):
+		return nil, notMIME(doc, "its Content-Type is "+kind)
 	}
 	var parts []Part
 	if err := walk(r.R, params["boundary"], 1, &parts); err != nil {
@@ -71,25 +87,107 @@ func Parse(doc []byte) ([]Part, error) {
 	return parts, nil
 }
 
+// notMIME says what is wrong with a document, and what a well-known mistake
+// is.
+func notMIME(doc []byte, why string) error {
+	if plain, err := base64.StdEncoding.DecodeString(string(bytes.Join(bytes.Fields(doc), nil))); err == nil {
+		if _, err := Parse(plain); err == nil {
+			why = "it is in base64 twice: encode it once"
+		}
+	}
+	return fmt.Errorf("%w: %s", ErrNotMIME, why)
+}
+
+// unpack undoes gzip.
+func unpack(doc []byte) ([]byte, error) {
+	if !bytes.HasPrefix(doc, []byte{0x1f, 0x8b}) {
+		return doc, nil
+	}
+	z, err := gzip.NewReader(bytes.NewReader(doc))
+	if err != nil {
+		return nil, fmt.Errorf("unpack gzip: %w", err)
+	}
+	out, err := io.ReadAll(io.LimitReader(z, maxUnpacked+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("unpack gzip: %w", err)
+	case len(out) > maxUnpacked:
+		return nil, fmt.Errorf("unpack gzip: it has more than %d bytes", maxUnpacked)
+	case bytes.HasPrefix(out, []byte{0x1f, 0x8b}):
+		return nil, errors.New("unpack gzip: it is packed twice")
+	}
+	return out, nil
+}
+
+// guess tells the type of a part by its first line.
+func guess(body []byte) string {
+	for _, known := range []struct{ start, kind string }{
+		{"#!", ShellScript}, {"#cloud-config", CloudConfig}, {"#cloud-boothook", Boothook},
+	} {
+		if bytes.HasPrefix(body, []byte(known.start)) {
+			return known.kind
+		}
+	}
+	return plainText
+}
+
+// closed adds the closing boundary where it is missing: the last part then
+// goes to the end of the document.
+func closed(doc []byte, boundary string) ([]byte, error) {
+	newline := ""
+	for line := range bytes.Lines(doc) {
+		text := strings.TrimRight(string(line), "\r\n\t ")
+		switch {
+		case text == "--"+boundary && bytes.HasSuffix(line, []byte("\r\n")):
+			newline = "\r\n"
+		case text == "--"+boundary:
+			newline = "\n"
+		case text == "--"+boundary+"--" && newline != "":
+			return doc, nil
+		}
+	}
+	if newline == "" {
+		return nil, fmt.Errorf("no part begins with the boundary %q", boundary)
+	}
+	return slices.Concat(doc, []byte(newline+"--"+boundary+"--"+newline)), nil
+}
+
+// unix undoes the line ends of Windows, with which no interpreter is found.
+// As for cloud-init, the first line tells.
+func unix(body []byte) []byte {
+	if first, _, found := bytes.Cut(body, []byte("\n")); !found || !bytes.HasSuffix(first, []byte("\r")) {
+		return body
+	}
+	return bytes.ReplaceAll(body, []byte("\r\n"), []byte("\n"))
+}
+
 func walk(r io.Reader, boundary string, depth int, parts *[]Part) error {
 	if depth > maxDepth {
 		return fmt.Errorf("more than %d multipart containers in one another", maxDepth)
 	}
-	mr := multipart.NewReader(r, boundary)
-	for seen := false; ; seen = true {
+	if boundary == "" {
+		return errors.New("the Content-Type of a multipart container has no boundary")
+	}
+	doc, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	if doc, err = closed(doc, boundary); err != nil {
+		return err
+	}
+	mr := multipart.NewReader(bytes.NewReader(doc), boundary)
+	for {
 		p, err := mr.NextRawPart()
 		if err == io.EOF {
-			if !seen {
-				return fmt.Errorf("no part begins with the boundary %q", boundary)
-			}
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("part %d: %w", len(*parts)+1, err)
 		}
-		kind, params, err := mime.ParseMediaType(p.Header.Get("Content-Type"))
+		given := cmp.Or(p.Header.Get("Content-Type"), plainText)
+		kind, params, err := mime.ParseMediaType(given)
 		if err != nil {
-			return fmt.Errorf("part %d: its Content-Type %q is not valid", len(*parts)+1, p.Header.Get("Content-Type"))
+			return fmt.Errorf("part %d: its Content-Type %q is not valid", len(*parts)+1, given)
 		}
 		if strings.HasPrefix(kind, "multipart/") {
 			if err := walk(p, params["boundary"], depth+1, parts); err != nil {
@@ -104,7 +202,10 @@ func walk(r io.Reader, boundary string, depth int, parts *[]Part) error {
 		if err != nil {
 			return fmt.Errorf("part %d: %w", len(*parts)+1, err)
 		}
-		*parts = append(*parts, Part{Type: kind, Name: p.FileName(), Body: body})
+		if kind == plainText {
+			kind = guess(body)
+		}
+		*parts = append(*parts, Part{Type: kind, Name: p.FileName(), Body: unix(body)})
 	}
 }
 

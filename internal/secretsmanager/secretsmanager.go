@@ -307,6 +307,9 @@ func (m *Manager) listSecrets(ctx context.Context, r *awsapi.Request, in *listSe
 		}
 		size = int(*in.MaxResults)
 	}
+	if in.SortOrder != "" && in.SortOrder != "asc" {
+		return nil, fail("InvalidParameterException", "openpcs lists secrets in the order of their creation: SortOrder must be asc, not %q.", in.SortOrder)
+	}
 	for _, f := range in.Filters {
 		if !slices.Contains([]string{"name", "owning-service", "all", "description", "tag-key", "tag-value"}, f.Key) {
 			return nil, fail("InvalidParameterException", "openpcs does not filter secrets by %q.", f.Key)

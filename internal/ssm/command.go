@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/openpcs/openpcs/internal/awsapi"
+	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/store"
 )
 
@@ -258,6 +259,11 @@ func (s *SSM) expand(ctx context.Context, region string, in *sendCommandIn) ([]s
 		return nil, notValid("One of InstanceIds and Targets is required.")
 	case len(in.InstanceIDs) > 50:
 		return nil, notValid("At most 50 InstanceIds are allowed; use Targets for more.")
+	}
+	for _, t := range in.Targets { // also when there is no instance
+		if _, err := t.matches(fleet.Instance{}); err != nil {
+			return nil, err
+		}
 	}
 	online, err := s.online(ctx, region)
 	if err != nil {

@@ -121,6 +121,17 @@ func pass(filters []commandFilter, c Command, status string) (bool, error) {
 	return true, nil
 }
 
+// checkFilters refuses what pass does not know, also when there is nothing
+// that it could be applied to.
+func checkFilters(filters []commandFilter) error {
+	for _, f := range filters {
+		if _, err := pass([]commandFilter{f}, Command{}, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 type listIn struct {
 	CommandID  string          `json:"CommandId"`
 	InstanceID string          `json:"InstanceId"`
@@ -170,6 +181,9 @@ type listCommandsOut struct {
 func (s *SSM) listCommands(ctx context.Context, r *awsapi.Request, in *listIn) (*listCommandsOut, error) {
 	size, err := pageSize(in.MaxResults)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkFilters(in.Filters); err != nil {
 		return nil, err
 	}
 	all, err := s.rows(ctx, r, in)
@@ -236,6 +250,9 @@ type pluginOut struct {
 func (s *SSM) listInvocations(ctx context.Context, r *awsapi.Request, in *listIn) (*listInvocationsOut, error) {
 	size, err := pageSize(in.MaxResults)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkFilters(in.Filters); err != nil {
 		return nil, err
 	}
 	all, err := s.rows(ctx, r, in)

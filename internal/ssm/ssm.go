@@ -190,6 +190,11 @@ func (s *SSM) describeInstances(ctx context.Context, r *awsapi.Request, in *desc
 	for _, f := range in.Old {
 		filters = append(filters, stringFilter{f.Key, f.ValueSet})
 	}
+	for _, f := range filters { // also when there is no instance
+		if _, err := passes(f, fleet.Instance{}); err != nil {
+			return nil, err
+		}
+	}
 	all, err := s.online(ctx, r.Region)
 	if err != nil {
 		return nil, err

@@ -321,7 +321,9 @@ func TestRefusals(t *testing.T) {
 		{"TerminateSession", m{"SessionId": "s"}, "DoesNotExistException"},
 		{"CancelCommand", m{"CommandId": "c"}, "InvalidCommandId"},
 		{"GetCommandInvocation", m{"CommandId": "c", "InstanceId": one}, "InvocationDoesNotExist"},
-		{"ListCommands", m{"Filters": []m{{"key": "Color", "value": "red"}}}, "<nil>"}, // there is nothing to filter
+		{"ListCommands", m{"Filters": []m{{"key": "Color", "value": "red"}}}, "InvalidFilterKey"}, // though there is nothing to filter
+		{"ListCommandInvocations", m{"Filters": []m{{"key": "Color", "value": "red"}}}, "InvalidFilterKey"},
+		{"ListCommands", m{"Filters": []m{{"key": "Status", "value": "none"}, {"key": "InvokedAfter", "value": "now"}}}, "InvalidFilterKey"},
 		{"ListCommands", m{"MaxResults": 51}, "ValidationException"},
 		{"ListCommands", m{"NextToken": "x"}, "InvalidNextToken"},
 	}

@@ -124,7 +124,12 @@ func (s *Service) createCluster(ctx context.Context, r *awsapi.Request, in *Crea
 		}
 		cl.ARN = s.arn(r.Region, "cluster/"+cl.ID)
 		cl.ControllerID = "ctl-" + strings.TrimPrefix(cl.ID, "pcs_")
-		if cl.ControllerAddress, err = s.FreeAddress(tx, subnet.ID); err != nil {
+		cl.ControllerAddress, err = s.FreeAddress(tx, subnet.ID)
+		var full *fleet.NoAddressError
+		if errors.As(err, &full) {
+			return nil, "", invalid(Field{"networking.subnetIds[0]", "the subnet " + subnet.ID + " has no free address left, and the controller needs one"})
+		}
+		if err != nil {
 			return nil, "", err
 		}
 		cl.KeyARN, cl.KeyVersion, err = secretsmanager.Create(tx, r.Region, s.Account, "pcs!slurm-secret-"+cl.ID, newSlurmKey(), "pcs", r.Now)

@@ -213,7 +213,7 @@ func (s *Service) configureGroup(tx *store.Tx, r *awsapi.Request, cl fleet.Clust
 		g.TemplateID, g.TemplateVersion = *in.CustomLaunchTemplate.ID, *in.CustomLaunchTemplate.Version
 	}
 	if in.IAMInstanceProfileARN != nil {
-		if err := checkProfile(tx, *in.IAMInstanceProfileARN); err != nil {
+		if err := checkProfile(tx, r.Caller, *in.IAMInstanceProfileARN); err != nil {
 			return err
 		}
 		g.ProfileARN = *in.IAMInstanceProfileARN
@@ -226,7 +226,10 @@ func (s *Service) configureGroup(tx *store.Tx, r *awsapi.Request, cl fleet.Clust
 	return nil
 }
 
-func checkProfile(tx *store.Tx, arn string) error {
+// passRole is what a caller must be allowed to do to give nodes a role.
+const passRole = "iam:PassRole"
+
+func checkProfile(tx *store.Tx, caller awsapi.Caller, arn string) error {
 	const field = "iamInstanceProfileArn"
 	p, err := iam.FindProfile(tx, arn)
 	if errors.Is(err, store.ErrNotFound) {
@@ -237,6 +240,9 @@ func checkProfile(tx *store.Tx, arn string) error {
 	}
 	if err := p.UsableByPCS(); err != nil {
 		return invalid(Field{field, err.Error()})
+	}
+	if !caller.Allowed(passRole) {
+		return denied("User: %s is not authorized to perform: %s on resource: %s", caller.ARN, passRole, p.Role.ARN)
 	}
 	if !(awsapi.Caller{Allow: p.Role.Allow, Deny: p.Role.Deny}).Allowed(registerAction) {
 		return invalid(Field{field, "the role " + p.Role.Name + " does not allow " + registerAction})

@@ -70,12 +70,17 @@ func op[I, O any](name string, readOnly bool, f func(context.Context, *awsapi.Re
 // token that was seen before gets the first answer again, and the cluster is
 // woken once all is durable.
 func update[O any](ctx context.Context, s *Service, r *awsapi.Request, token *string, f func(tx *store.Tx) (*O, string, error)) (*O, error) {
-	if err := ec2.EnsureRegion(ctx, s.Store, r.Region, s.Pool); err != nil {
+	err := ec2.EnsureRegion(ctx, s.Store, r.Region, s.Pool)
+	var full *ec2.PoolError
+	if errors.As(err, &full) {
+		return nil, &awsapi.Error{Code: "ValidationException", Message: full.Error(), Fields: map[string]any{"reason": "other"}}
+	}
+	if err != nil {
 		return nil, err
 	}
 	var out *O
 	var cluster string
-	err := s.Store.Update(ctx, func(tx *store.Tx) error {
+	err = s.Store.Update(ctx, func(tx *store.Tx) error {
 		past, err := recall(tx, r, token)
 		if err != nil {
 			return err

@@ -2,6 +2,7 @@ package pcs_test
 
 import (
 	"encoding/base64"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -564,6 +565,83 @@ func TestQuotas(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// The sum of all groups' maxima is what counts, by size of the cluster.
+func TestQuotaOfInstancesBySize(t *testing.T) {
+	for size, most := range map[string]int{"SMALL": 32, "MEDIUM": 512, "LARGE": 2048} {
+		f := newFixture(t)
+		in := f.clusterIn("cluster")
+		in["size"] = size
+		cluster := at(f.must("CreateCluster", in), "cluster.id").(string)
+		f.settle()
+		try := func(name string, n int) *awsapi.Error {
+			g := f.groupIn(cluster, name)
+			put(g, "scalingConfiguration.maxInstanceCount", n)
+			_, err := f.try("CreateComputeNodeGroup", g)
+			f.settle()
+			return err
+		}
+		if err := try("too-large", most+1); err == nil || err.Code != tooMany || err.Fields["resourceId"] != cluster {
+			t.Errorf("%d instances in a %s cluster: %v", most+1, size, err)
+		}
+		if err := try("most", most-1); err != nil {
+			t.Errorf("%d instances in a %s cluster: %v", most-1, size, err)
+		}
+		if err := try("one-too-many", 2); err == nil || err.Code != tooMany {
+			t.Errorf("%d instances in two groups of a %s cluster: %v", most+1, size, err)
+		}
+		if err := try("last", 1); err != nil {
+			t.Errorf("%d instances in two groups of a %s cluster: %v", most, size, err)
+		}
+	}
+}
+
+// What runs out is told as what it is, not as a failure of the server.
+func TestNothingLeft(t *testing.T) {
+	f := newFixture(t)
+	f.Update(t, func(tx *store.Tx) error {
+		small := f.subnets[0]
+		small.ID, small.CIDR = "subnet-0000000000000000e", "10.77.16.0/30"
+		return fleet.Subnets.Put(tx, small)
+	})
+	in := f.clusterIn("cluster")
+	put(in, "networking.subnetIds", []any{"subnet-0000000000000000e"})
+	if _, err := f.try("CreateCluster", in); err == nil || err.Code != validation || !slices.Contains(fields(err), "networking.subnetIds[0]") || !strings.Contains(err.Message, "no free address") {
+		t.Errorf("a cluster in a full subnet: %v", err)
+	}
+	far := f.Client()
+	var last *awsapi.Error
+	for n := 1; n < 20 && last == nil; n++ {
+		far.Region = fmt.Sprintf("sa-somewhere-%d", n)
+		if _, err := f.tryWith(far, "DeleteCluster", object{"clusterIdentifier": "nobody"}); err.Code != notFound {
+			last = err
+		}
+	}
+	if last == nil || last.Code != validation || last.Status != http.StatusBadRequest || !strings.Contains(last.Message, "address pool") {
+		t.Errorf("more regions than there is room for: %v", last)
+	}
+}
+
+// Who gives nodes a role must be allowed to.
+func TestPassRole(t *testing.T) {
+	f := newFixture(t)
+	cluster, group, _ := f.demo()
+	key, err := f.Keys.IssueSession(t.Context(), awsapi.Caller{Account: awsapitest.Account, ARN: "arn:aws:iam::1:user/n", UserID: "n", Allow: []string{"pcs:*"}}, keyLife)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofGroup := object{"clusterIdentifier": cluster, "computeNodeGroupIdentifier": group}
+	with := clone(ofGroup)
+	with["iamInstanceProfileArn"] = f.profile
+	for op, in := range map[string]object{"CreateComputeNodeGroup": f.groupIn(cluster, "fresh"), "UpdateComputeNodeGroup": with} {
+		if _, err := f.tryWith(f.ClientOf(key), op, in); err == nil || err.Code != "AccessDeniedException" || !strings.Contains(err.Message, "iam:PassRole on resource: arn:aws:iam::") {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
+	if _, err := f.tryWith(f.ClientOf(key), "UpdateComputeNodeGroup", ofGroup); err != nil {
+		t.Errorf("without a profile: %v", err)
+	}
 }
 
 // Only a newer release may follow, and that is for later.

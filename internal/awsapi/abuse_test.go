@@ -583,10 +583,8 @@ func TestPanics(t *testing.T) {
 		awsapi.JSON("Bomb", "pcs:Bomb", true, func(context.Context, *awsapi.Request, *struct{}) (*struct{ B bomb }, error) {
 			return &struct{ B bomb }{}, nil
 		}),
-		awsapi.JSON("Nil", "pcs:Nil", true, func(context.Context, *awsapi.Request, *struct{}) (*struct{}, error) {
-			var m map[string]int
-			m["x"] = 1
-			return nil, nil
+		awsapi.JSON("Index", "pcs:Index", true, func(_ context.Context, r *awsapi.Request, _ *struct{}) (*struct{}, error) {
+			return nil, errors.New(string(r.Body[len(r.Body)]))
 		}),
 	)
 	call := func(op, name string) (*awsapi.Error, error) {
@@ -596,7 +594,7 @@ func TestPanics(t *testing.T) {
 		errors.As(err, &e)
 		return e, err
 	}
-	for _, op := range [][2]string{{"Echo", "panic"}, {"Nil", ""}, {"Bomb", ""}} {
+	for _, op := range [][2]string{{"Echo", "panic"}, {"Index", ""}, {"Bomb", ""}} {
 		e, err := call(op[0], op[1])
 		if e == nil || e.Code != "InternalServerException" || e.Status != http.StatusInternalServerError || strings.Contains(e.Message, "boom") {
 			t.Errorf("%v: got %v", op, err)

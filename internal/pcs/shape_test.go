@@ -147,7 +147,7 @@ func TestShapeOfTheRequests(t *testing.T) {
 		"GetCluster":    ref,
 		"ListClusters":  list,
 		"UpdateCluster": slices.Concat(clusterMembers(), ref, []member{{path: "slurmConfiguration.accounting", value: object{}}, {path: "slurmConfiguration.slurmRest", value: object{}}}),
-		"DeleteCluster": []member{token},
+		"DeleteCluster": {token},
 
 		"CreateComputeNodeGroup": slices.Concat(groupMembers(f), name("computeNodeGroupName", strings.Repeat("a", 25)), ref, []member{
 			tags,
@@ -164,8 +164,8 @@ func TestShapeOfTheRequests(t *testing.T) {
 		"UpdateQueue": append(queueMembers, refs("queueIdentifier", "queue")...),
 		"DeleteQueue": append(ref, token),
 
-		"TagResource":                      []member{tags},
-		"UntagResource":                    []member{{path: "tagKeys", value: []any{"a", "b"}}},
+		"TagResource":                      {tags},
+		"UntagResource":                    {{path: "tagKeys", value: []any{"a", "b"}}},
 		"ListTagsForResource":              nil,
 		"RegisterComputeNodeGroupInstance": append(ref, member{path: "bootstrapId", value: strings.Repeat("b", 1000)}),
 	}

@@ -27,17 +27,43 @@ var (
 
 // check collects what is wrong with a request, so that a caller learns all
 // of it at once.
-type check struct{ fields []Field }
+type check struct {
+	fields []Field
+	more   int // mistakes beyond maxFields
+}
+
+// maxFields bounds how many mistakes one answer tells, as a request of 1 MiB
+// has room for many.
+const maxFields = 100
 
 func (c *check) bad(name, format string, args ...any) {
+	if len(c.fields) == maxFields {
+		c.more++
+		return
+	}
 	c.fields = append(c.fields, Field{Name: name, Message: fmt.Sprintf(format, args...)})
+}
+
+// once checks that a list has each of its entries once.
+func (c *check) once(field string, list []string) {
+	seen := map[string]bool{}
+	for i, v := range list {
+		if seen[v] {
+			c.bad(fmt.Sprintf("%s[%d]", field, i), "%s is named twice", quote(v))
+		}
+		seen[v] = true
+	}
 }
 
 func (c *check) err() error {
 	if len(c.fields) == 0 {
 		return nil
 	}
-	return invalid(c.fields...)
+	fields := c.fields
+	if c.more > 0 {
+		fields = append(fields, Field{Name: "...", Message: fmt.Sprintf("%d more", c.more)})
+	}
+	return invalid(fields...)
 }
 
 const required = "is required"
@@ -189,9 +215,16 @@ func (c *check) settings(field string, level slurm.Level, release string, in []S
 	return out
 }
 
+// maxSettings is more than there are parameters that could be set.
+const maxSettings = 200
+
 // pairs checks that settings have a name and a value.
 func (c *check) pairs(field string, in []Setting) (out []slurm.Setting, ok bool) {
 	before := len(c.fields)
+	if len(in) > maxSettings {
+		c.bad(field, "has %d entries, at most %d are allowed", len(in), maxSettings)
+		return nil, false
+	}
 	for i, s := range in {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		out = append(out, slurm.Setting{Name: c.need(at+".parameterName", s.ParameterName), Value: c.need(at+".parameterValue", s.ParameterValue)})

@@ -153,6 +153,7 @@ func (c *check) networking(in Networking) {
 	for i, id := range in.SubnetIDs {
 		c.pattern(fmt.Sprintf("networking.subnetIds[%d]", i), &id, subnetPattern)
 	}
+	c.once("networking.securityGroupIds", in.SecurityGroupIDs)
 	for i, id := range in.SecurityGroupIDs {
 		c.pattern(fmt.Sprintf("networking.securityGroupIds[%d]", i), &id, sgPattern)
 	}

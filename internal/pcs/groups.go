@@ -31,6 +31,7 @@ func (c *check) groupConfig(in GroupConfig, create bool) {
 		if len(in.SubnetIDs) == 0 {
 			c.bad("subnetIds", required+", with at least one subnet")
 		}
+		c.once("subnetIds", in.SubnetIDs)
 	}
 	if in.PurchaseOption != nil {
 		switch c.enum("purchaseOption", in.PurchaseOption, "ONDEMAND", "SPOT", "CAPACITY_BLOCK", "INTERRUPTIBLE_CAPACITY_RESERVATION") {
@@ -142,6 +143,7 @@ func (c *check) instanceTypes(configs []InstanceConfig) []string {
 		c.bad("instanceConfigs", required+", with at least one instance type")
 	}
 	var types []string
+	seen := map[string]bool{}
 	var first fleet.InstanceType
 	for i, conf := range configs {
 		at := fmt.Sprintf("instanceConfigs[%d].instanceType", i)
@@ -154,8 +156,9 @@ func (c *check) instanceTypes(configs []InstanceConfig) []string {
 		case !ok:
 			c.bad(at, "the instance type %s is not known: aws ec2 describe-instance-types lists those that are", quote(name))
 			continue
-		case slices.Contains(types, name):
+		case seen[name]:
 			c.bad(at, "%s is named twice", name)
+			continue
 		case len(types) > 0 && (t.Arch != first.Arch || t.VCPUs != first.VCPUs || t.GPU.Count != first.GPU.Count || t.GPU.Name != first.GPU.Name):
 			c.bad(at, "%s (%s, %d vCPUs, %d GPUs) differs from %s (%s, %d vCPUs, %d GPUs): all types of a group must have the same architecture, vCPUs and GPUs",
 				name, t.Arch, t.VCPUs, t.GPU.Count, first.Name, first.Arch, first.VCPUs, first.GPU.Count)
@@ -163,7 +166,7 @@ func (c *check) instanceTypes(configs []InstanceConfig) []string {
 		if len(types) == 0 {
 			first = t
 		}
-		types = append(types, name)
+		types, seen[name] = append(types, name), true
 	}
 	return types
 }

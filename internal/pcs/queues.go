@@ -13,6 +13,10 @@ import (
 )
 
 func (c *check) queueConfig(in QueueConfig) (ids []string) {
+	if n := len(in.ComputeNodeGroupConfigurations); n > maxGroups {
+		c.bad("computeNodeGroupConfigurations", "has %d entries, and a cluster has at most %d compute node groups", n, maxGroups)
+		return nil
+	}
 	for i, g := range in.ComputeNodeGroupConfigurations {
 		at := fmt.Sprintf("computeNodeGroupConfigurations[%d].computeNodeGroupId", i)
 		id := c.need(at, g.ComputeNodeGroupID)

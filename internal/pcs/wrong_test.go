@@ -116,6 +116,7 @@ func TestWrongRequests(t *testing.T) {
 			{path: "networking.subnetIds", value: f.subnet, says: "list"},
 			{path: "networking.securityGroupIds", value: []any{f.sg, "sg-12345678"}, where: "networking.securityGroupIds[1]", says: "sg-12345678"},
 			{path: "networking.securityGroupIds", value: []any{f.farSG}, where: "networking.securityGroupIds[0]"},
+			{path: "networking.securityGroupIds", value: []any{f.sg, f.sg}, where: "networking.securityGroupIds[1]", says: "twice"},
 			{path: "networking.networkType", value: "IPV5"},
 			{path: "networking.networkType", value: "IPV6", says: "not supported"},
 			{path: "networking.vpcId", value: "vpc-1"},
@@ -186,6 +187,7 @@ func TestWrongRequests(t *testing.T) {
 			{path: "computeNodeGroupName", value: "group", code: conflict, where: "computenodegroup"},
 			{path: "subnetIds", value: absent{}},
 			{path: "subnetIds", value: []any{}},
+			{path: "subnetIds", value: []any{f.subnet, f.subnet}, where: "subnetIds[1]", says: "twice"},
 			{path: "subnetIds", value: []any{f.subnet, "subnet-12345678"}, where: "subnetIds[1]"},
 			{path: "subnetIds", value: []any{f.abroad.ID}, where: "subnetIds[0]"},
 			{path: "subnetIds", value: []any{"subnet-0000000000000000f"}, where: "subnetIds[0]", says: "VPC"},
@@ -409,6 +411,50 @@ func TestAllMistakesAreToldAtOnce(t *testing.T) {
 	for _, want := range []string{"clusterName", "size", "scheduler.type", "scheduler.version", "networking", "clientToken"} {
 		if !slices.Contains(fields(err), want) || !strings.Contains(err.Message, want) {
 			t.Errorf("the field %s is not named: %v %q", want, fields(err), err.Message)
+		}
+	}
+}
+
+// A request of a megabyte has room for a hundred thousand mistakes: the answer
+// has not.
+func TestManyMistakesAreToldShortly(t *testing.T) {
+	f := newFixture(t)
+	cluster, group, _ := f.demo()
+	list := func(v any, n int) []any { return slices.Repeat([]any{v}, n) }
+	for _, tt := range []struct {
+		op, path string
+		in       object
+		value    any
+	}{
+		{"UntagResource", "tagKeys", object{"resourceArn": f.arn("cluster/" + cluster)}, list("", 200_000)},
+		{"TagResource", "tags", object{"resourceArn": f.arn("cluster/" + cluster)}, func() object {
+			m := object{}
+			for i := range 40_000 {
+				m[fmt.Sprintf("aws:%d", i)] = ""
+			}
+			return m
+		}()},
+		{"CreateCluster", "networking.subnetIds", f.clusterIn("xyz"), list("", 200_000)},
+		{"CreateCluster", "networking.securityGroupIds", f.clusterIn("xyz"), list("", 200_000)},
+		{"CreateCluster", "clusterName", f.clusterIn("xyz"), strings.Repeat("ü", 400_000)},
+		{"CreateCluster", "size", f.clusterIn("xyz"), strings.Repeat("\x01", 150_000)},
+		{"CreateCluster", "slurmConfiguration.slurmCustomSettings", f.clusterIn("xyz"), list(object{"parameterName": "x", "parameterValue": ""}, 20_000)},
+		{"CreateComputeNodeGroup", "subnetIds", f.groupIn(cluster, "xyz"), list(f.subnet, 30_000)},
+		{"CreateComputeNodeGroup", "instanceConfigs", f.groupIn(cluster, "xyz"), list(object{"instanceType": "t3.micro"}, 30_000)},
+		{"CreateComputeNodeGroup", "instanceConfigs", f.groupIn(cluster, "xyz"), list(object{}, 200_000)},
+		{"CreateComputeNodeGroup", "nodeLifecycleActions.stages.nodeReady", f.groupIn(cluster, "xyz"), list(object{}, 200_000)},
+		{"CreateQueue", "computeNodeGroupConfigurations", queueIn(cluster, "xyz"), list(object{"computeNodeGroupId": group}, 20_000)},
+		{"UpdateQueue", "slurmConfiguration.slurmCustomSettings", object{"clusterIdentifier": cluster, "queueIdentifier": "queue"}, list(object{}, 200_000)},
+	} {
+		put(tt.in, tt.path, tt.value)
+		_, err := f.try(tt.op, tt.in)
+		if err == nil || err.Code != validation {
+			t.Errorf("%s with %s: %.300v", tt.op, tt.path, err)
+			continue
+		}
+		doc, _ := jsonMarshal(err)
+		if !strings.HasPrefix(fields(err)[0], tt.path) || len(fields(err)) > 101 || len(doc) > 200_000 {
+			t.Errorf("%s with %s: %d fields, the first is %s, %d bytes", tt.op, tt.path, len(fields(err)), fields(err)[0], len(doc))
 		}
 	}
 }

@@ -571,6 +571,32 @@ func TestRequestsThatAreNotOfTheProtocol(t *testing.T) {
 	}
 }
 
+// TestMethods: other methods than those of the protocol are refused though
+// they are signed.
+func TestMethods(t *testing.T) {
+	server := awsapi.NewServer(awsapi.Options{Keys: oneKey(aKey), Services: services(), Logger: quiet(), Now: func() time.Time { return start }})
+	for _, method := range []string{http.MethodPut, http.MethodDelete, http.MethodPatch, http.MethodHead, http.MethodOptions, http.MethodGet, "BREW"} {
+		for _, service := range []string{"pcs", "ssm", "ec2", "sts"} {
+			body := "Action=Echo&Name=a"
+			req, err := http.NewRequestWithContext(t.Context(), method, "http://openpcs.test/?"+body, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", "application/x-amz-json-1.0")
+			awsapi.Sign(req, nil, aKey, "ap-northeast-1", service, start)
+			rec := httptest.NewRecorder()
+			server.ServeHTTP(rec, req)
+			want := http.StatusMethodNotAllowed
+			if method == http.MethodGet && (service == "ec2" || service == "sts") {
+				want = http.StatusOK
+			}
+			if rec.Code != want {
+				t.Errorf("%s %s: got %d %s, want %d", method, service, rec.Code, rec.Body, want)
+			}
+		}
+	}
+}
+
 // bomb panics when it is written.
 type bomb struct{}
 

@@ -572,6 +572,30 @@ func TestConcurrentCreatesOfOneName(t *testing.T) {
 	}
 }
 
+// However many ask at once, one cluster is CREATING at a time.
+func TestConcurrentCreatesOfClusters(t *testing.T) {
+	f := newFixture(t)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	made := 0
+	for k := range 20 {
+		wg.Go(func() {
+			_, err := f.try("CreateCluster", f.clusterIn(fmt.Sprintf("cluster-%d", k)))
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				made++
+			} else if err.Code != tooMany {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if clusters, _, _ := f.count(); made != 1 || clusters != 1 {
+		t.Errorf("%d calls succeeded, and there are %d clusters", made, clusters)
+	}
+}
+
 func TestLaunchTemplatesAreResolved(t *testing.T) {
 	f := newFixture(t)
 	cluster, _, _ := f.demo()

@@ -225,18 +225,20 @@ func TestBrokenAuthorization(t *testing.T) {
 
 func TestUnsignedPayloadIsRefused(t *testing.T) {
 	w := newWorld(t)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url, strings.NewReader("{}"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("X-Amz-Target", pcsTarget+".Echo")
-	req.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
-	if err := v4.NewSigner().SignHTTP(t.Context(), credentials(w.root), req, "UNSIGNED-PAYLOAD", "pcs", "ap-northeast-1", w.now); err != nil {
-		t.Fatal(err)
-	}
-	req.Body = io.NopCloser(strings.NewReader("{}"))
-	if _, b := send(t, req); !strings.Contains(b, "must be signed") {
-		t.Errorf("got %s", b)
+	for _, payload := range []string{"UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Amz-Target", pcsTarget+".Echo")
+		req.Header.Set("X-Amz-Content-Sha256", payload)
+		if err := v4.NewSigner().SignHTTP(t.Context(), credentials(w.root), req, payload, "pcs", "ap-northeast-1", w.now); err != nil {
+			t.Fatal(err)
+		}
+		req.Body = io.NopCloser(strings.NewReader("{}"))
+		if status, b := send(t, req); status != http.StatusBadRequest || !strings.Contains(b, "must be signed") {
+			t.Errorf("%s: got %d %s", payload, status, b)
+		}
 	}
 }
 

@@ -155,6 +155,31 @@ func (s *shape) reach(all map[string]bool) {
 	}
 }
 
+// looks are values that the model leaves open and the documentation shows.
+var looks = func() map[string]*regexp.Regexp {
+	id, arn := regexp.MustCompile(`^pcs_[a-z0-9]{10}$`), `^arn:aws:pcs:[a-z0-9-]+:123456789012:cluster/pcs_[a-z0-9]{10}`
+	out := map[string]*regexp.Regexp{
+		"Cluster.arn": regexp.MustCompile(arn + `$`), "ClusterSummary.arn": regexp.MustCompile(arn + `$`),
+		"SlurmAuthKey.secretArn":                                 regexp.MustCompile(`^arn:aws:secretsmanager:.*:secret:pcs!slurm-secret-pcs_`),
+		"SlurmAuthKey.secretVersion":                             regexp.MustCompile(`^[0-9a-f-]{36}$`),
+		"Scheduler.version":                                      regexp.MustCompile(`^\d\d\.\d\d$`),
+		"Endpoint.port":                                          regexp.MustCompile(`^\d{4}$`),
+		"RegisterComputeNodeGroupInstanceOut.nodeID":             regexp.MustCompile(`-\d+$`),
+		"RegisterComputeNodeGroupInstanceOut.sharedSecret":       regexp.MustCompile(`^.{16,}$`),
+		"RegisterComputeNodeGroupInstanceOut.computeNodeGroupId": id,
+	}
+	for name, path := range map[string]string{"ComputeNodeGroup": "/computenodegroup/", "Queue": "/queue/"} {
+		for _, shape := range []string{name, name + "Summary"} {
+			out[shape+".arn"] = regexp.MustCompile(arn + path + `pcs_[a-z0-9]{10}$`)
+			out[shape+".clusterId"] = id
+		}
+	}
+	for _, name := range []string{"Cluster", "ComputeNodeGroup", "Queue"} {
+		out[name+".id"], out[name+"Summary.id"] = id, id
+	}
+	return out
+}()
+
 // mismatches says where a document is none of the shape. See is told of each
 // member that is there, as structure.member.
 func (s *shape) mismatches(at string, doc any, see func(string)) (out []string) {
@@ -206,6 +231,9 @@ func (s *shape) mismatches(at string, doc any, see func(string)) (out []string) 
 				continue
 			}
 			see(s.name + "." + k)
+			if text, ok := v[k].(string); ok && looks[s.name+"."+k] != nil && !looks[s.name+"."+k].MatchString(text) {
+				wrong("%s is %q", k, text)
+			}
 			out = append(out, m.mismatches(at+"."+k, v[k], see)...)
 		}
 		for k, m := range s.members {

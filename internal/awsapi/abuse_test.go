@@ -393,7 +393,7 @@ func TestOddRequestsOnTheWire(t *testing.T) {
 		{"options", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 200, ""}, // net/http's own answer
 		{"trace", "TRACE / HTTP/1.1\r\nHost: x\r\n\r\n", 400, "MissingAuthenticationToken"},
 		{"not_signed_get", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 403, "MissingAuthenticationToken"},
-		{"broken_chunks", strings.Replace(chunkedText, "5\r\n", "zz\r\n", 1), 400, "could not be read"},
+		{"broken_chunks", strings.Replace(chunkedText, "\r\n\r\n5\r\n", "\r\n\r\nzz\r\n", 1), 400, "could not be read"},
 		{"broken_escape", "GET /?a=%zz HTTP/1.1\r\nHost: x\r\n\r\n", 400, "MalformedQueryString"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -126,6 +127,7 @@ type options struct {
 	queues map[string][]string
 	fake   fake.Options
 	notYet bool // do not start the control plane
+	dir    string
 }
 
 // run runs a test in a bubble with a site whose cluster has come up.
@@ -150,7 +152,7 @@ func run(t *testing.T, o options, f func(s *site)) {
 }
 
 func newSite(t *testing.T, o options) *site {
-	s := &site{t: t, dir: t.TempDir(), log: &lockedBuffer{}}
+	s := &site{t: t, dir: cmp.Or(o.dir, t.TempDir()), log: &lockedBuffer{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.store, err = store.Open(filepath.Join(s.dir, "state.db")); err != nil {

@@ -43,10 +43,10 @@ func summarize(ms []float64) stats {
 // bench is one run over some topics.
 type bench struct {
 	machine machine // as it was before the topic
-	binary string
-	out    string
-	runs   int
-	rows   [][3]string
+	binary  string
+	out     string
+	runs    int
+	rows    [][3]string
 }
 
 // topic is a part that can be measured alone.

@@ -40,6 +40,9 @@ const hookSocket = "/run/openpcs/hook.sock"
 // HookDir is where slurm.conf finds the hook programs.
 const HookDir = "/opt/aws/pcs/libexec"
 
+// hookNames are the programs in HookDir.
+var hookNames = []string{"resume", "suspend", "resume-fail", "gate"}
+
 // Config is one configuration of slurmctld, as pushed by the control plane.
 type Config struct {
 	Hash  string            `json:"hash"`
@@ -138,7 +141,7 @@ func writeHooks() error {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{"resume", "suspend", "resume-fail", "gate"} {
+	for _, name := range hookNames {
 		text := "#!/bin/sh\nexec " + self + " hook " + name + " \"$@\"\n"
 		if err := writeFile(filepath.Join(HookDir, name), []byte(text), 0o755); err != nil {
 			return err
@@ -278,6 +281,18 @@ func (c *Controller) configure(ctx context.Context, conf Config) (refusal string
 	if applied, _ := os.ReadFile(appliedMark); running && string(applied) == conf.Hash {
 		return "", nil
 	}
+	// The files that slurmctld runs with are not touched before a canary took
+	// the new ones. What it does not find is caught below: slurmctld refuses to
+	// reconfigure, or does not come up again, and the former files come back.
+	verdict, err := TryConfig(ctx, conf)
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case err != nil:
+		c.log.Warn("A configuration goes to slurmctld untried", "err", err)
+	case verdict.Refusal != "":
+		return verdict.Refusal, nil
+	}
 	uid, gid, err := slurmUser()
 	if err != nil {
 		return "", err
@@ -346,12 +361,16 @@ const savedHosts = "/etc/slurm/.hosts"
 
 // writeHosts makes names resolve to the local host.
 func writeHosts(names []string) error {
+	return errors.Join(writeFile(savedHosts, []byte(hostsPart(names)), 0o644), putHosts())
+}
+
+func hostsPart(names []string) string {
 	var b strings.Builder
 	b.WriteString(hostsMark + "\n")
 	for group := range slices.Chunk(names, 16) {
 		b.WriteString("127.0.0.1 " + strings.Join(group, " ") + "\n")
 	}
-	return errors.Join(writeFile(savedHosts, []byte(b.String()), 0o644), putHosts())
+	return b.String()
 }
 
 func putHosts() error {

@@ -72,6 +72,21 @@ func (s *shell) agentCommand() *cobra.Command {
 				return agent.RunController(cmd.Context(), o.Log)
 			},
 		},
+		&cobra.Command{
+			Use: "canary", Args: cobra.NoArgs,
+			RunE: func(*cobra.Command, []string) error {
+				code, err := agent.RunCanary(os.Stdin)
+				if err == nil && code != 0 {
+					err = exitError{code}
+				}
+				return err
+			},
+		},
+		&cobra.Command{
+			Use: "try-config", Args: cobra.NoArgs,
+			Short: "Tell for each configuration on standard input whether slurmctld takes it",
+			RunE:  func(cmd *cobra.Command, _ []string) error { return agent.TryConfigs(cmd.Context(), os.Stdin, s.out) },
+		},
 	)
 	return c
 }

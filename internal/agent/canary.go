@@ -137,10 +137,10 @@ type canaryLog struct {
 var canaryPrefix = regexp.MustCompile(`^(\[[^\]]*\] |slurmctld: )+`)
 
 // canaryNoise are errors that slurmctld reports whatever the configuration
-// is: a cluster without accounting or without a default queue, and a new one
-// without state.
+// is: a cluster without accounting or without a default queue, a new one
+// without state, nodes that are removed, a slow host.
 var canaryNoise = regexp.MustCompile(`^error: (Job accounting information gathered, but not stored|` +
-	`read_slurm_conf: default partition not set|Could not open \w+ state file|NOTE: Trying backup state)`)
+	`read_slurm_conf: default partition not set|Could not open \w+ state file|NOTE: Trying backup state|High latency for |_find_node_record: lookup failure|Node \S+ has vanished)`)
 
 // maxRefusal bounds what is shown of Slurm's words.
 const maxRefusal = 3

@@ -96,6 +96,11 @@ func (c Config) Render() (Files, error) {
 		w.set("ProctrackType", "proctrack/linuxproc")
 		w.set("TaskPlugin", "task/none")
 		w.set("JobAcctGatherType", "jobacct_gather/linux")
+		// Without control groups neither is there by default; a step manager
+		// that a user asks for lives in the container.
+		if hasWord(overrides(c.Settings)["SlurmctldParameters"], "enable_stepmgr") {
+			w.list("PrologFlags", []string{"Contain", "Alloc"})
+		}
 	}
 	w.set("SelectType", "select/cons_tres")
 	w.list("SelectTypeParameters", []string{"CR_CPU"})

@@ -45,9 +45,9 @@ var allowLists = map[Level][]allowed{
 		{name: "AccountingStorageTRES", accounting: true},
 		{name: "AccountingStoreFlags", accounting: true},
 		{name: "AuthAltParameters"},
-		{name: "CliFilterParameters"},
+		{name: "CliFilterParameters", since: "25.11"},
 		{name: "CliFilterPlugins", check: oneOf("lua", "cli_filter/lua")},
-		{name: "CommunicationParameters"},
+		{name: "CommunicationParameters", check: communicationParameters},
 		{name: "DefMemPerCPU", check: number(0)},
 		{name: "Epilog"},
 		{name: "EnforcePartLimits", check: oneOf("ALL", "ANY", "NO", "YES")},
@@ -154,6 +154,12 @@ func CheckSettings(level Level, release string, accounting bool, settings []Sett
 		}
 		seen[row.name] = true
 		out = append(out, Setting{Name: row.name, Value: s.Value})
+	}
+	if level == ClusterLevel {
+		for name, err := range incompatible(overrides(out)) {
+			wrong[slices.IndexFunc(settings, func(s Setting) bool { return strings.EqualFold(s.Name, name) })] = err
+			out = slices.DeleteFunc(out, func(s Setting) bool { return s.Name == name })
+		}
 	}
 	return out, wrong
 }
@@ -307,18 +313,48 @@ func healthCheckStates(v, release string) error {
 	if err := subset(words...)(v, release); err != nil {
 		return err
 	}
-	if strings.Contains(strings.ToUpper(v), "REBOOT_ONLY") && strings.Contains(v, ",") {
-		return fmt.Errorf("has REBOOT_ONLY, which excludes any other state")
+	for _, word := range []string{"START_ONLY", "REBOOT_ONLY"} {
+		if strings.Contains(strings.ToUpper(v), word) && strings.Contains(v, ",") {
+			return fmt.Errorf("has %s, which excludes any other state", word)
+		}
 	}
 	return nil
 }
 
 func selectTypeParameters(v, release string) error {
-	words := []string{"CR_CPU", "CR_CPU_Memory", "CR_Core", "CR_Core_Memory", "CR_Memory", "CR_ONE_TASK_PER_CORE", "CR_CORE_DEFAULT_DIST_BLOCK", "CR_LLN", "CR_Pack_Nodes"}
+	resources := []string{"CR_CPU", "CR_CPU_Memory", "CR_Core", "CR_Core_Memory"}
 	if !older(release, "25.11") {
-		words = append(words, "CR_Socket", "CR_Socket_Memory")
+		resources = append(resources, "CR_Socket", "CR_Socket_Memory")
 	}
-	return subset(words...)(v, release)
+	more := []string{"CR_ONE_TASK_PER_CORE", "CR_CORE_DEFAULT_DIST_BLOCK", "CR_LLN", "CR_Pack_Nodes"}
+	if err := subset(append(more, resources...)...)(v, release); err != nil {
+		return err
+	}
+	// slurmctld dies of a value without one.
+	if !slices.ContainsFunc(resources, func(r string) bool { return hasWord(v, r) }) {
+		return fmt.Errorf("names no resource to allocate: it needs one of %s", strings.Join(resources, ", "))
+	}
+	return nil
+}
+
+func communicationParameters(v, release string) error {
+	switch {
+	case older(release, "25.11") && hasWord(v, "enable_http"):
+		return fmt.Errorf("has enable_http, which is only supported for Slurm version 25.11 or later")
+	case hasWord(v, "DisableIPv4"):
+		return fmt.Errorf("has DisableIPv4, but instances have IPv4 addresses alone")
+	}
+	return nil
+}
+
+// hasWord reports whether a list has a word, in any case.
+func hasWord(list, word string) bool {
+	for w := range strings.SplitSeq(list, ",") {
+		if strings.EqualFold(strings.TrimSpace(w), word) {
+			return true
+		}
+	}
+	return false
 }
 
 func schedulerParameters(v, release string) error {

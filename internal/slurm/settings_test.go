@@ -37,6 +37,16 @@ func TestC19_SettingsAreCheckedByLevel(t *testing.T) {
 		{ClusterLevel, "25.11", "MetricsType", "metrics/openmetrics", "MetricsType"},
 		{ClusterLevel, "26.05", "SlurmctldParameters", "enable_stepmgr", "SlurmctldParameters"},
 		{ClusterLevel, "26.05", "SlurmctldParameters", "enable_stepmgr,power_save_interval=9", "!SlurmctldParameters"},
+		{ClusterLevel, "26.05", "SelectTypeParameters", "CR_Core_Memory,CR_LLN", "SelectTypeParameters"},
+		{ClusterLevel, "26.05", "SelectTypeParameters", "CR_LLN", "!needs one of CR_CPU"},
+		{ClusterLevel, "26.05", "SelectTypeParameters", "CR_Memory", "!CR_CPU_Memory"},
+		{ClusterLevel, "24.11", "SelectTypeParameters", "CR_Socket", "!not one of"},
+		{ClusterLevel, "26.05", "CommunicationParameters", "enable_http", "CommunicationParameters"},
+		{ClusterLevel, "24.11", "CommunicationParameters", "NoInAddrAny,enable_http", "!only supported for Slurm version 25.11 or later"},
+		{ClusterLevel, "26.05", "CommunicationParameters", "EnableIPv6,DisableIPv4", "!IPv4 addresses alone"},
+		{ClusterLevel, "26.05", "HealthCheckNodeState", "START_ONLY", "HealthCheckNodeState"},
+		{ClusterLevel, "26.05", "HealthCheckNodeState", "START_ONLY,IDLE", "!excludes any other state"},
+		{ClusterLevel, "24.11", "CliFilterParameters", "x", "!25.11 or later"},
 		{ClusterLevel, "26.05", "AccountingStorageEnforce", "limits", "!accounting"},
 		{ClusterLevel, "26.05", "Prolog", "/opt/x # comment", "!Prolog"},
 		{ClusterLevel, "26.05", "Prolog", "/opt/x\nSlurmUser=root", "!Prolog"},
@@ -185,5 +195,53 @@ func TestSettingsThatPCSAndSlurmNameDifferently(t *testing.T) {
 	}
 	if conf := render("SlurmctldParameters", "enable_stepmgr"); strings.Count(conf, "enable_stepmgr") != 1 || !strings.Contains(conf, "enable_configless") {
 		t.Errorf("SlurmctldParameters of a user:\n%s", conf)
+	}
+}
+
+// TestSettingsThatDoNotGoTogether: what slurmctld would die of only because
+// of another setting is refused with what is missing.
+func TestSettingsThatDoNotGoTogether(t *testing.T) {
+	for _, tt := range []struct {
+		settings string // NAME=VALUE, separated by spaces
+		wrong    string // the one that is refused, none if empty
+		says     string
+	}{
+		{"PreemptType=preempt/qos", "PreemptType", "needs PreemptMode=CANCEL"},
+		{"preempttype=preempt/partition_prio PreemptMode=OFF", "PreemptType", "needs PreemptMode"},
+		{"PreemptType=preempt/partition_prio PreemptMode=GANG", "PreemptType", "needs PreemptMode"},
+		{"PreemptType=preempt/partition_prio PreemptMode=SUSPEND", "PreemptMode", "SUSPEND,GANG"},
+		{"PreemptMode=REQUEUE", "PreemptMode", "needs PreemptType"},
+		{"PreemptType=preempt/none preemptMode=cancel", "PreemptMode", "needs PreemptType"},
+		{"PreemptType=preempt/partition_prio PreemptMode=SUSPEND,GANG", "", ""},
+		{"PreemptType=preempt/qos PreemptMode=CANCEL,WITHIN", "", ""},
+		{"PreemptMode=GANG", "", ""},
+		{"PriorityDecayHalfLife=0", "PriorityDecayHalfLife", "needs PriorityUsageResetPeriod"},
+		{"PriorityDecayHalfLife=00:00:00 PriorityUsageResetPeriod=NONE", "PriorityDecayHalfLife", "needs PriorityUsageResetPeriod"},
+		{"PriorityDecayHalfLife=0 PriorityUsageResetPeriod=DAILY", "", ""},
+		{"PriorityDecayHalfLife=7-0", "", ""},
+		{"SlurmctldParameters=enable_stepmgr PrologFlags=Alloc", "PrologFlags", "lacks Contain"},
+		{"SlurmctldParameters=enable_stepmgr PrologFlags=alloc,contain", "", ""},
+		{"SlurmctldParameters=enable_stepmgr", "", ""},
+		{"PrologFlags=NoHold,Contain", "PrologFlags", "NoHold excludes"},
+		{"PrologFlags=Serial,RunInJob", "PrologFlags", "Serial excludes"},
+	} {
+		t.Run(tt.settings, func(t *testing.T) {
+			var settings []Setting
+			for pair := range strings.FieldsSeq(tt.settings) {
+				name, value, _ := strings.Cut(pair, "=")
+				settings = append(settings, Setting{name, value})
+			}
+			out, wrong := CheckSettings(ClusterLevel, "26.05", false, settings)
+			if tt.wrong == "" {
+				if len(wrong) != 0 || len(out) != len(settings) {
+					t.Errorf("refused: %v", wrong)
+				}
+				return
+			}
+			at := slices.IndexFunc(settings, func(s Setting) bool { return strings.EqualFold(s.Name, tt.wrong) })
+			if len(wrong) != 1 || wrong[at] == nil || !strings.Contains(wrong[at].Error(), tt.says) {
+				t.Errorf("refused: %v, not %s with %q", wrong, tt.wrong, tt.says)
+			}
+		})
 	}
 }

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -32,6 +33,7 @@ const createLimit = 60 * time.Second
 // cluster is a cluster under test with its names and ids.
 type cluster struct {
 	name, id string
+	version  string            // of Slurm
 	entry    string            // the login node
 	groups   map[string]string // ids by name
 }
@@ -42,6 +44,9 @@ type group struct {
 	min, max int
 	userData string // MIME
 	generic  bool   // with the image that has no agent
+	image    string // another than the usual one
+	kind     string // instance type, t3.micro if empty
+	settings string // custom settings as JSON
 	queue    string // made for it, if not empty
 }
 
@@ -92,11 +97,18 @@ func createTemplate(t *testing.T, name, image, userData string) (id string) {
 // createCluster makes a cluster and waits until it is ACTIVE.
 func createCluster(t *testing.T, name string, idleSeconds int) *cluster {
 	t.Helper()
+	return createClusterOf(t, name, version, idleSeconds)
+}
+
+// createClusterOf makes a cluster with a release of Slurm.
+func createClusterOf(t *testing.T, name, version string, idleSeconds int, settings ...string) *cluster {
+	t.Helper()
 	n := findNetwork(t)
-	c := &cluster{name: name, entry: "front-1", groups: map[string]string{}}
+	c := &cluster{name: name, version: version, entry: "front-1", groups: map[string]string{}}
 	c.id = aws(t, "pcs", "create-cluster", "--cluster-name", name, "--scheduler", "type=SLURM,version="+version, "--size", "SMALL",
 		"--networking", "subnetIds="+n.subnet+",securityGroupIds="+n.securityGroup,
-		"--slurm-configuration", "scaleDownIdleTimeInSeconds="+strconv.Itoa(idleSeconds), "--query", "cluster.id", "--output", "text")
+		"--slurm-configuration", fmt.Sprintf(`{"scaleDownIdleTimeInSeconds":%d,"slurmCustomSettings":%s}`, idleSeconds, cmp.Or(strings.Join(settings, ""), "[]")),
+		"--query", "cluster.id", "--output", "text")
 	c.active(t, name, "clusters")
 	return c
 }
@@ -128,7 +140,7 @@ func (c *cluster) active(t *testing.T, name string, listing ...string) {
 func (c *cluster) add(t *testing.T, g group) {
 	t.Helper()
 	n := findNetwork(t)
-	image := n.image
+	image := cmp.Or(g.image, n.image)
 	if g.generic {
 		image = n.generic
 	}
@@ -136,7 +148,8 @@ func (c *cluster) add(t *testing.T, g group) {
 	c.groups[g.name] = aws(t, "pcs", "create-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-name", g.name,
 		"--subnet-ids", n.subnet, "--custom-launch-template", "id="+template+",version=1", "--iam-instance-profile-arn", n.profile,
 		"--scaling-configuration", fmt.Sprintf("minInstanceCount=%d,maxInstanceCount=%d", g.min, g.max),
-		"--instance-configs", "instanceType=t3.micro", "--query", "computeNodeGroup.id", "--output", "text")
+		"--instance-configs", "instanceType="+cmp.Or(g.kind, "t3.micro"),
+		"--slurm-configuration", `{"slurmCustomSettings":`+cmp.Or(g.settings, "[]")+`}`, "--query", "computeNodeGroup.id", "--output", "text")
 	c.active(t, g.name, "groups", c.id)
 	if g.queue != "" {
 		c.addQueue(t, g.queue, g.name)

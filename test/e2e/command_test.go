@@ -45,13 +45,21 @@ func clip(s string) string {
 
 // run runs a command to its end; only one that cannot be run at all, or not
 // to its end, has a negative code.
-func run(env []string, argv ...string) result {
-	ctx, cancel := context.WithTimeout(context.Background(), commandLimit)
+func run(env []string, argv ...string) result { return runFor(commandLimit, env, argv...) }
+
+// runFor is run with a limit of its own.
+func runFor(limit time.Duration, env []string, argv ...string) result {
+	return feed(limit, "", env, argv...)
+}
+
+// feed is runFor with something on standard input.
+func feed(limit time.Duration, input string, env []string, argv ...string) result {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	var out, errOut bytes.Buffer
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), env...)
-	cmd.Stdout, cmd.Stderr = &out, &errOut
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errOut
 	cmd.WaitDelay = time.Second
 	began := time.Now()
 	err := cmd.Run()
@@ -60,7 +68,7 @@ func run(env []string, argv ...string) result {
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		r.code, r.errOut = -1, r.errOut+"\nit did not end within "+commandLimit.String()
+		r.code, r.errOut = -1, r.errOut+"\nit did not end within "+limit.String()
 	case errors.As(err, &exit):
 		r.code = exit.ExitCode()
 	default:

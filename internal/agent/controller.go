@@ -45,9 +45,10 @@ var hookNames = []string{"resume", "suspend", "resume-fail", "gate"}
 
 // Config is one configuration of slurmctld, as pushed by the control plane.
 type Config struct {
-	Hash  string            `json:"hash"`
-	Files map[string][]byte `json:"files"` // below /etc/slurm
-	Key   []byte            `json:"key"`   // slurm.key
+	Hash    string            `json:"hash"`
+	Release string            `json:"release"` // of Slurm, such as 26.05
+	Files   map[string][]byte `json:"files"`   // below /etc/slurm
+	Key     []byte            `json:"key"`     // slurm.key
 	// Names are all node names. A slurmctld that has just started knows no
 	// addresses yet and would look each name up for ten seconds, with its
 	// nodes locked: so they all resolve, to where nothing answers.
@@ -81,8 +82,16 @@ type Controller struct {
 	who    imds.Controller
 	watch  *watcher
 	outbox *outbox
-	conf   sync.Mutex // one configuration at a time
+	// notices are what is only told; they must not hold hooks up.
+	notices *outbox
+	conf    sync.Mutex // one configuration at a time
+	told    []string   // complaints of the last configuration
+	calm    *time.Timer
 }
+
+// calmAfter is how long slurmctld must run for its former crashes not to
+// count any more: systemd waits longer after each, and would never forget.
+const calmAfter = 2 * time.Minute
 
 // RunController serves until ctx ends.
 func RunController(ctx context.Context, log *slog.Logger) error {
@@ -94,9 +103,11 @@ func RunController(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	c.watch = newWatcher(log, c.push)
-	c.outbox = newOutbox(log, func(ctx context.Context, h imds.Hook) error {
+	deliver := func(ctx context.Context, h imds.Hook) error {
 		return metadata(ctx, http.MethodPost, "/openpcs/v1/hook", c.who.Token, h, nil)
-	})
+	}
+	c.calm = time.AfterFunc(calmAfter, func() { command(ctx, "systemctl", "reset-failed", "slurmctld") })
+	c.outbox, c.notices = newOutbox(log, deliver), newOutbox(log, deliver)
 	// After a reboot nobody else starts slurmctld again; before its first
 	// configuration it cannot run.
 	if _, err := os.Stat(appliedMark); err == nil {
@@ -122,6 +133,7 @@ func RunController(ctx context.Context, log *slog.Logger) error {
 	go func() { failed <- apiServer.Serve(api) }()
 	go c.watch.run(ctx)
 	go c.outbox.run(ctx)
+	go c.notices.run(ctx)
 	log.Info("Controller agent is up", "cluster", c.who.ClusterID)
 	select {
 	case <-ctx.Done():
@@ -233,7 +245,13 @@ func (c *Controller) hookMux(ctx context.Context) http.Handler {
 		}
 		c.watch.poke()
 		h.ID = rand.Text()
-		c.outbox.send(r.Context(), h)
+		if h.Kind == ended {
+			c.calm.Reset(calmAfter)
+			// systemd starts slurmctld again when this is answered.
+			go c.notices.send(ctx, h)
+		} else {
+			c.outbox.send(r.Context(), h)
+		}
 		reply(w, map[string]bool{"ok": true})
 	})
 	mux.HandleFunc("POST /gate", func(w http.ResponseWriter, r *http.Request) {
@@ -308,15 +326,20 @@ func (c *Controller) configure(ctx context.Context, conf Config) (refusal string
 	if err != nil {
 		return "", err
 	}
-	refusal, err = c.switchTo(ctx, running)
+	how := start
+	if running {
+		how = c.change(conf)
+	}
+	refusal, err = c.switchTo(ctx, how)
 	if err == nil && refusal == "" {
 		if err := errors.Join(writeAll(goodDir, conf.Files), writeFile(appliedMark, []byte(conf.Hash), 0o644)); err != nil {
 			return "", err
 		}
 		c.watch.poke()
+		c.tell(verdict.Complaints)
 		return "", nil
 	}
-	if goodErr := c.goBack(ctx, dir); goodErr != nil {
+	if goodErr := c.goBack(ctx, dir, how); goodErr != nil {
 		c.log.Warn("The former configuration is not back", "err", goodErr)
 	}
 	return refusal, err
@@ -330,8 +353,33 @@ func writeAll(dir string, files map[string][]byte) error {
 	return errors.Join(errs...)
 }
 
+// change says how slurmctld is brought from the configuration that it runs
+// with to another one.
+func (c *Controller) change(conf Config) transition {
+	good, err := os.ReadFile(filepath.Join(goodDir, "slurm.conf"))
+	if err != nil { // it runs with what this agent never gave it
+		return reconfigure
+	}
+	if why := slurm.NeedsRestart(conf.Release, good, conf.Files["slurm.conf"]); len(why) > 0 {
+		c.log.Info("slurmctld is restarted, as it does not take a parameter over while it runs", "parameters", why)
+		return start
+	}
+	return reconfigure
+}
+
+// tell lets the control plane know what Slurm does not like of the
+// configuration that it took, once.
+func (c *Controller) tell(complaints []string) {
+	for _, text := range complaints {
+		if !slices.Contains(c.told, text) {
+			c.notices.send(context.Background(), imds.Hook{ID: rand.Text(), Kind: "slurmctld-complained", Detail: text})
+		}
+	}
+	c.told = complaints
+}
+
 // goBack puts the files back that slurmctld took last, if it ever took any.
-func (c *Controller) goBack(ctx context.Context, dir string) error {
+func (c *Controller) goBack(ctx context.Context, dir string, how transition) error {
 	entries, err := os.ReadDir(goodDir)
 	if err != nil || len(entries) == 0 {
 		return err
@@ -345,7 +393,10 @@ func (c *Controller) goBack(ctx context.Context, dir string) error {
 	if err := writeAll(dir, files); err != nil {
 		return err
 	}
-	refusal, err := c.switchTo(ctx, command(ctx, "scontrol", "ping").Code == 0)
+	if command(ctx, "scontrol", "ping").Code != 0 {
+		how = start
+	}
+	refusal, err := c.switchTo(ctx, how)
 	if refusal != "" {
 		err = errors.Join(err, errors.New(refusal))
 	}
@@ -390,9 +441,17 @@ func putHosts() error {
 // launches take a second.
 const gateGrace = 3 * time.Second
 
+// transition is how slurmctld is made to take its files.
+type transition int
+
+const (
+	reconfigure transition = iota
+	start                  // anew, if it runs
+)
+
 // switchTo makes slurmctld take the files and waits until it answers.
-func (c *Controller) switchTo(ctx context.Context, running bool) (refusal string, err error) {
-	if running {
+func (c *Controller) switchTo(ctx context.Context, how transition) (refusal string, err error) {
+	if how == reconfigure {
 		// slurmctld ends gates that run while it reconfigures, and their jobs
 		// then wait for its half-minute tick.
 		c.watch.settle(ctx, gateGrace)

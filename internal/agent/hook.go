@@ -24,6 +24,13 @@ type Gate struct {
 // hookLimit bounds every hook but the gate: slurmctld waits for some of them.
 const hookLimit = 5 * time.Second
 
+// ended is the kind of hook that says that slurmctld ended unexpectedly, and
+// endedLimit bounds it: slurmctld is started again when it returned.
+const (
+	ended      = "slurmctld-ended"
+	endedLimit = 200 * time.Millisecond
+)
+
 // Hook is what slurmctld's programs run: it hands the call to the
 // controller's agent and returns at once (the gate: when the job's nodes
 // are ready). The exit code is the program's.
@@ -50,6 +57,15 @@ func Hook(args []string) int {
 		ctx, cancel := context.WithTimeout(context.Background(), hookLimit)
 		defer cancel()
 		err = callAgent(ctx, "/hook", h)
+	case ended:
+		// The unit runs this whenever slurmctld ends, on purpose too.
+		if os.Getenv("SERVICE_RESULT") == "success" {
+			return 0
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), endedLimit)
+		defer cancel()
+		how := strings.TrimSpace(os.Getenv("EXIT_CODE") + " " + os.Getenv("EXIT_STATUS"))
+		err = callAgent(ctx, "/hook", imds.Hook{Kind: ended, Detail: how})
 	default:
 		err = fmt.Errorf("unknown hook %q", kind)
 	}

@@ -205,8 +205,24 @@ func (a *App) explainCluster(tx *store.Tx, v view, e *Explanation) error {
 		e.Next = append(e.Next, "It is ACTIVE as soon as slurmctld runs with its configuration.")
 	}
 	events, err := tx.Events(c.ID, "", maxEvents)
+	if n := crashes(events, v.o.Now); n > 0 {
+		e.problem(condition.SlurmctldCrashed, fmt.Sprintf("slurmctld ended unexpectedly %d times in the last %.0f minutes.", n, crashWindow.Minutes()))
+	}
 	e.tell(events)
 	return err
+}
+
+// crashWindow is how long a crash of slurmctld is worth a sentence.
+const crashWindow = 10 * time.Minute
+
+// crashes counts how often slurmctld ended unexpectedly of late.
+func crashes(events []store.Event, now time.Time) (n int) {
+	for _, e := range events {
+		if e.Kind == "slurmctld-ended" && now.Sub(e.At) < crashWindow {
+			n++
+		}
+	}
+	return n
 }
 
 // groupTrouble tells what keeps a group's nodes from coming up.

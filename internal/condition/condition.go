@@ -29,6 +29,7 @@ const (
 const (
 	ControllerFailed      Code = "CONTROLLER_FAILED"
 	ControllerUnreachable Code = "CONTROLLER_UNREACHABLE"
+	SlurmctldCrashed      Code = "SLURMCTLD_CRASHED"
 	ConfigurationRefused  Code = "SLURM_CONFIGURATION_REFUSED"
 )
 
@@ -75,6 +76,11 @@ var all = []Condition{
 		ControllerUnreachable, "cluster", Warning,
 		"The cluster's controller does not answer. Jobs that run go on; new ones wait, and so do changes of the cluster.",
 		"openpcs starts a controller that is gone and slurmctld when it died. If it lasts, `openpcs logs CLUSTER` shows why slurmctld ends.",
+	},
+	{
+		SlurmctldCrashed, "cluster", Warning,
+		"slurmctld ended unexpectedly of late, and was started again: at once the first time, after up to ten seconds when it goes on. Jobs that run do not notice; commands fail meanwhile.",
+		"Once is no reason to worry. If it goes on, `openpcs logs CLUSTER` shows what slurmctld did last.",
 	},
 	{
 		ConfigurationRefused, "cluster", Error,

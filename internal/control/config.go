@@ -196,7 +196,7 @@ func (c *Control) configure(ctx context.Context, l *loop) error {
 	if err != nil {
 		return fmt.Errorf("decode the cluster's key: %w", err)
 	}
-	refusal, err := ctld.Configure(ctx, agent.Config{Hash: hash, Files: files, Key: slurmKey, Names: nodeNames(stay.groups)})
+	refusal, err := ctld.Configure(ctx, agent.Config{Hash: hash, Release: cl.Version, Files: files, Key: slurmKey, Names: nodeNames(stay.groups)})
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,12 @@ type resumeFile struct {
 // Hook takes a call of slurmctld's programs. When it returns nil the call is
 // in the state file; the work comes after.
 func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error {
+	if h.Kind == "slurmctld-ended" || h.Kind == "slurmctld-complained" {
+		c.Log.Warn("slurmctld has a problem", "cluster", clusterID, "kind", h.Kind, "detail", h.Detail)
+		return c.Store.Update(ctx, func(tx *store.Tx) error {
+			return event(tx, time.Now().UTC(), clusterID, "cluster", h.Kind, map[string]any{"detail": h.Detail})
+		})
+	}
 	list := h.Nodes
 	jobs := map[string][]int{}
 	if h.ResumeFile != "" {

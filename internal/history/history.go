@@ -148,6 +148,11 @@ var sentences = map[string]func(d detail) string{
 	"lost":      func(d detail) string { return "lost " + d.text("instance") + ": " + d.text("reason") },
 	"reclaimed": func(d detail) string { return d.text("instance") + " was taken back: " + d.text("reason") },
 	// Of clusters.
+	"slurmctld-ended": func(d detail) string {
+		return "slurmctld ended unexpectedly (" + d.text("detail") + ") and is started again"
+	},
+	"slurmctld-complained": func(d detail) string { return "slurmctld took the configuration, and said: " + d.text("detail") },
+
 	"configured":  func(d detail) string { return "slurmctld runs with the configuration " + d.text("hash") },
 	"unreachable": func(d detail) string { return "the controller cannot be driven: " + d.text("error") },
 	"reachable":   func(detail) string { return "the controller can be driven again" },

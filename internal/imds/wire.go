@@ -49,12 +49,15 @@ type Controller struct {
 // Hook is one call of a Slurm program (POST /openpcs/v1/hook).
 type Hook struct {
 	// ID is the same for every delivery of one call.
-	ID    string `json:"id,omitempty"`
-	Kind  string `json:"kind"` // resume, suspend, resume-fail; expect: a job got the nodes
+	ID string `json:"id,omitempty"`
+	// Kind is resume, suspend or resume-fail; expect: a job got the nodes;
+	// slurmctld-ended or slurmctld-complained: a notice, with Detail.
+	Kind  string `json:"kind"`
 	Nodes string `json:"nodes"`
 	// ResumeFile is SLURM_RESUME_FILE's content as slurmctld wrote it, empty
 	// when it was gone already.
 	ResumeFile string `json:"resumeFile,omitempty"`
+	Detail     string `json:"detail,omitempty"`
 }
 
 // Credentials are the keys of an instance's role, in IMDS's form.

@@ -3,8 +3,11 @@
 package e2e
 
 import (
+	"regexp"
 	"testing"
 	"time"
+
+	"github.com/openpcs/openpcs/internal/slurm"
 )
 
 // oldVersion is the oldest release that can be built.
@@ -39,4 +42,30 @@ func old(t *testing.T) *cluster {
 	c.waitLogin(t)
 	oldCluster.cluster, oldCluster.broken = c, false
 	return c
+}
+
+// TestTwoVersionsAtOnce: a cluster of 24.11 lives beside one of 26.05, each
+// with its own controller, and both run jobs at the same time.
+func TestTwoVersionsAtOnce(t *testing.T) {
+	clusters := []*cluster{shared(t), old(t)}
+	type running struct{ id, hosts string }
+	jobs := map[*cluster]running{}
+	for _, c := range clusters {
+		jobs[c] = running{id: c.submit(t, "queue-1", "sinfo --version; srun hostname; scontrol show config | grep -c requeue_delay", "--nodes=2", "--nodelist=node-[1-2]")}
+	}
+	hosts := map[string]bool{}
+	for _, c := range clusters {
+		out := lines(c.output(t, jobs[c].id, time.Minute))
+		must(t, len(out) == 4, "the job's output on %s: %q", c.version, out)
+		matches(t, "the release on the nodes", out[0], `^slurm(-wlm)? `+regexp.QuoteMeta(c.version)+`\.`)
+		hosts[out[1]], hosts[out[2]] = true, true
+		// What the catalogue says of a release is what its cluster has.
+		v, _ := slurm.FindVersion(c.version)
+		must(t, (out[3] == "1") == v.RequeueDelay, "requeue_delay of %s: %q", c.version, out)
+		r := succeed(t, c.controller("slurmctld -V; scontrol ping"))
+		matches(t, "the controller", r.out, `(?s)^slurm(-wlm)? `+regexp.QuoteMeta(c.version)+`\..*is UP`)
+		r = succeed(t, c.login("sinfo", "--noheader", "--partition=queue-1", "--format=%D"))
+		must(t, len(lines(r.out)) > 0, "sinfo on the login node: %s", r)
+	}
+	must(t, len(hosts) == 4, "the clusters share nodes: %v", hosts)
 }

@@ -69,7 +69,9 @@ var allowLists = map[Level][]allowed{
 		{name: "PriorityCalcPeriod"},
 		{name: "PriorityDecayHalfLife"},
 		{name: "PriorityFavorSmall", check: oneOf("YES", "NO")},
-		{name: "PriorityFlags"},
+		// Slurm ignores a flag that it does not know without a word.
+		{name: "PriorityFlags", check: subset("ACCRUE_ALWAYS", "CALCULATE_RUNNING", "DEPTH_OBLIVIOUS", "NO_FAIR_TREE", "INCR_ONLY", "MAX_TRES", "MAX_TRES_GRES",
+			"NO_NORMAL_ALL", "NO_NORMAL_ASSOC", "NO_NORMAL_PART", "NO_NORMAL_QOS", "NO_NORMAL_TRES", "SMALL_RELATIVE_TO_TIME")},
 		{name: "PriorityMaxAge"},
 		{name: "PriorityUsageResetPeriod", check: oneOf("NONE", "NOW", "DAILY", "WEEKLY", "MONTHLY", "QUARTERLY", "YEARLY")},
 		{name: "PriorityWeightAge", check: number(0)},

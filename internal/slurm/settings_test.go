@@ -47,6 +47,8 @@ func TestC19_SettingsAreCheckedByLevel(t *testing.T) {
 		{ClusterLevel, "26.05", "HealthCheckNodeState", "START_ONLY", "HealthCheckNodeState"},
 		{ClusterLevel, "26.05", "HealthCheckNodeState", "START_ONLY,IDLE", "!excludes any other state"},
 		{ClusterLevel, "24.11", "CliFilterParameters", "x", "!25.11 or later"},
+		{ClusterLevel, "26.05", "PriorityFlags", "max_tres,NO_FAIR_TREE", "PriorityFlags"},
+		{ClusterLevel, "26.05", "PriorityFlags", "NO_SUCH_FLAG", "!NO_FAIR_TREE"},
 		{ClusterLevel, "26.05", "AccountingStorageEnforce", "limits", "!accounting"},
 		{ClusterLevel, "26.05", "Prolog", "/opt/x # comment", "!Prolog"},
 		{ClusterLevel, "26.05", "Prolog", "/opt/x\nSlurmUser=root", "!Prolog"},

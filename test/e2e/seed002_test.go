@@ -17,7 +17,7 @@ import (
 const schedulerBin = "/opt/aws/pcs/scheduler/slurm-" + version + "/bin/"
 
 // hostName is what a node calls itself.
-const hostName = `ip-10-\d+-\d+-\d+\.` + region + `\.compute\.internal`
+var hostName = `ip-10-` + ofSlot("79", "10") + `-\d+-\d+\.` + region + `\.compute\.internal`
 
 // bootLine is a line of bootstrap.log.
 var bootLine = regexp.MustCompile(`^\[....-..-..T..:..:..\....\+00:00\] - /opt/aws/pcs/bin/.*: (INFO|WARN|ERROR): `)

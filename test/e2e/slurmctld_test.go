@@ -89,7 +89,7 @@ func TestC5_ReconfigureOnly(t *testing.T) {
 	idle(sharedIdle + 1)
 	r := succeed(t, c.controller("scontrol show config"))
 	matches(t, "the idle time", r.out, `(?m)^SuspendTime\s+= 601 sec`)
-	c.add(t, group{name: "c5", max: 1, queue: "c5"})
+	c.add(t, group{name: "more", max: 1, queue: "more"})
 	c.settings(t, "update-cluster", "", "", `[{"parameterName":"SelectTypeParameters","parameterValue":"CR_Core"},{"parameterName":"CommunicationParameters","parameterValue":"enable_http"}]`)
 	must(t, c.unit(t, "InvocationID") == invocation && c.unit(t, "NRestarts") == restarts, "slurmctld was restarted")
 	c.waitJob(t, id, time.Second, "running", running)
@@ -99,8 +99,8 @@ func TestC5_ReconfigureOnly(t *testing.T) {
 	must(t, c.unit(t, "InvocationID") != invocation, "slurmctld was not restarted, though it does not take EnableIPv6 over while it runs")
 	c.waitJob(t, id, 10*time.Second, "running", running)
 	idle(sharedIdle)
-	c.deleteQueue(t, "c5")
-	c.deleteGroup(t, "c5")
+	c.deleteQueue(t, "more")
+	c.deleteGroup(t, "more")
 }
 
 // deleteGroup deletes a group and waits until it is gone.
@@ -123,11 +123,11 @@ func (c *cluster) deleteGroup(t *testing.T, name string) {
 // own refusal still brings the former configuration back.
 func TestCanary(t *testing.T) {
 	c := shared(t)
-	const residue = "pgrep -f 'slurmctld -D'; grep canary /proc/mounts; ls /mnt"
-	refused := func(value string) {
+	const residue = "pgrep -f '[s]lurmctld -D'; grep canary /proc/mounts; ls /mnt"
+	refused := func(name, value string) {
 		t.Helper()
 		aws(t, "pcs", "update-cluster", "--cluster-identifier", c.id,
-			"--slurm-configuration", `{"slurmCustomSettings":[{"parameterName":"PriorityFlags","parameterValue":"`+value+`"}]}`)
+			"--slurm-configuration", `{"slurmCustomSettings":[{"parameterName":"`+name+`","parameterValue":"`+value+`"}]}`)
 		eventually(t, 30*time.Second, "the cluster says that its update failed", func() error {
 			if status := aws(t, "pcs", "get-cluster", "--cluster-identifier", c.id, "--query", "cluster.status", "--output", "text"); status != "UPDATE_FAILED" {
 				return fmt.Errorf("it is %s", status)
@@ -140,7 +140,7 @@ func TestCanary(t *testing.T) {
 	}
 	defer c.settings(t, "update-cluster", "", "", "[]")
 	pid := c.unit(t, "MainPID")
-	refused("NO_SUCH_FLAG")
+	refused("PreemptMode", "NO_SUCH_MODE")
 	must(t, c.unit(t, "MainPID") == pid, "slurmctld was reconfigured, though the canary had refused")
 	r := c.controller(residue)
 	must(t, strings.TrimSpace(r.out) == "", "the canary left something behind: %s", r)
@@ -150,15 +150,15 @@ func TestCanary(t *testing.T) {
 		printf '{"files":{"slurm.conf":"%s","cgroup.conf":"%s"},"key":"%s"}' "$(base64 -w0 /etc/slurm/slurm.conf)" "$(base64 -w0 /etc/slurm/cgroup.conf)" "$(base64 -w0 /etc/slurm/slurm.key)" >/tmp/e2e-conf
 		i=0; while [ $i -lt 200 ]; do cat /tmp/e2e-conf; i=$((i+1)); done >/tmp/e2e-confs
 		/opt/aws/pcs/bin/openpcs agent try-config </tmp/e2e-confs >/tmp/e2e-verdicts & parent=$!
-		until pgrep -f 'slurmctld -D' >/dev/null; do :; done
+		until pgrep -f '[s]lurmctld -D' >/dev/null; do :; done
 		kill -KILL $parent; wait $parent
-		n=0; while pgrep -f 'slurmctld -D' >/dev/null && [ $n -lt 100 ]; do sleep 0.05; n=$((n+1)); done
+		n=0; while pgrep -f '[s]lurmctld -D' >/dev/null && [ $n -lt 100 ]; do sleep 0.05; n=$((n+1)); done
 		wc -l </tmp/e2e-verdicts; rm /tmp/e2e-*; `+residue+"; true"))
 	must(t, len(lines(r.out)) == 1 && r.line() != "200", "killed in the middle, the canary left something behind: %s", r)
 
 	succeed(t, c.controller("mv $(readlink -f $(command -v ip)) /tmp/e2e-ip"))
 	defer c.controller("[ -e /tmp/e2e-ip ] && mv /tmp/e2e-ip $(readlink -m /usr/bin/ip)")
-	refused("STILL_NO_SUCH_FLAG")
+	refused("PrologFlags", "NO_SUCH_FLAG")
 	r = succeed(t, c.controller("journalctl -u openpcs-controller --no-pager -n 20"))
 	must(t, strings.Contains(r.out, "untried"), "the agent does not tell that there was no canary: %s", r)
 }
@@ -167,7 +167,7 @@ func TestCanary(t *testing.T) {
 // fan-out, and an old node reaches all of them (ParallelCluster #5538).
 func TestC8_GrownGroupRunsAsOne(t *testing.T) {
 	c := shared(t)
-	const size = 18 // TreeWidth is 16
+	const size = 17 // TreeWidth is 16
 	c.add(t, group{name: "grow", max: 2, queue: "grow"})
 	c.powerUp(t, "grow", "grow-1")
 	before := c.instance(t, "grow-1")
@@ -190,7 +190,9 @@ func TestC16_CoreSpecialization(t *testing.T) {
 	c.add(t, group{name: "spec", max: 2, queue: "spec", kind: "t3.xlarge"})
 	c.powerUp(t, "spec", "spec-1")
 	before := c.instance(t, "spec-1")
-	c.settings(t, "update-compute-node-group", "compute-node-group", "spec", `[{"parameterName":"CpuSpecList","parameterValue":"0"}]`)
+	aws(t, "pcs", "update-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-identifier", "spec",
+		"--slurm-configuration", `{"slurmCustomSettings":[{"parameterName":"CpuSpecList","parameterValue":"0"}]}`)
+	c.active(t, "spec", "groups", c.id)
 	eventually(t, 30*time.Second, "the instance of spec-1 is gone", func() error {
 		live, _ := c.instances(t, "spec-1")
 		if len(live) > 0 && live[0].ID == before.ID {

@@ -56,7 +56,10 @@ func Provider(o Options) *incus.Provider {
 	if o.Site != "" {
 		name += "-" + o.Site
 	}
+	// An error shows when the control plane starts.
+	limits, _ := o.Enforcement()
 	return incus.New(incus.Options{
+		MaxCPUs: limits.CPUs, MaxMemoryMiB: limits.MemoryMiB,
 		Project: name, Pool: name, Network: Bridge(o), Subnet: o.Subnet, Logger: o.Log,
 		Domain: fleet.PrivateDomain(o.Region),
 	})
@@ -110,12 +113,20 @@ func (a *App) Start(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("listen on %q: it is not host:port", o.Listen)
 	}
+	limits, err := o.Enforcement()
+	if err != nil {
+		return err
+	}
+	for _, text := range limits.Lost {
+		o.Log.Info("Something is not enforced on this host", "what", text)
+	}
 	inner := net.JoinHostPort(a.host.Gateway.Addr().String(), port)
 	metadata := &imds.Server{Store: a.store, Keys: a.keys, Account: o.Account, Secret: []byte(a.root.Secret), Log: o.Log}
 	a.control = control.New(control.Options{
 		Forget: metadata.Forget,
 		Store:  a.store, Provider: a.provider, Keys: a.keys, Account: o.Account, StateDir: o.StateDir,
-		Endpoint: "http://" + inner, PrefixBits: a.host.Gateway.Bits(), ResumeTimeout: o.ResumeTimeout, Faults: o.Faults, Seam: seam, Log: o.Log,
+		Endpoint: "http://" + inner, PrefixBits: a.host.Gateway.Bits(), ResumeTimeout: o.ResumeTimeout, Faults: o.Faults, Seam: seam,
+		Cgroups: limits.Plugins, CheckHardware: limits.Check, Log: o.Log,
 	})
 	front, err := a.services(ctx)
 	if err != nil {

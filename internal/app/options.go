@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strconv"
 	"time"
+
+	"github.com/openpcs/openpcs/internal/cgroup"
 )
 
 // Options say where a control plane keeps its things. Several with different
@@ -27,6 +29,8 @@ type Options struct {
 	Version  string // of the program
 	// ResumeTimeout is how long a node may take to come up.
 	ResumeTimeout time.Duration
+	// Limits says how far processors and memory of instance types bind.
+	Limits cgroup.Mode
 	// Faults lets users have things go wrong, to see what happens then.
 	Faults bool
 	// CrashAt is the point (see fault.Seam) at which the process kills itself,
@@ -90,6 +94,9 @@ func FromEnvironment() (Options, error) {
 	o.ResumeTimeout = time.Duration(seconds) * time.Second
 	faults := get("FAULTS", "off")
 	o.Faults, o.CrashAt = faults == "on", get("CRASH_AT", "")
+	if o.Limits, err = cgroup.ParseMode(get("LIMITS", string(cgroup.Auto))); err != nil {
+		return o, fmt.Errorf("OPENPCS_LIMITS: %w", err)
+	}
 	switch {
 	case faults != "on" && faults != "off":
 		return o, fmt.Errorf("OPENPCS_FAULTS: %q is not on or off", faults)
@@ -105,6 +112,16 @@ func FromEnvironment() (Options, error) {
 		return o, fmt.Errorf("OPENPCS_STATE: %q is not an absolute path", o.StateDir)
 	}
 	return o, nil
+}
+
+// Enforcement is what is done about limits with these options on this host.
+func (o Options) Enforcement() (cgroup.Enforcement, error) {
+	host, err := cgroup.Read()
+	if err != nil {
+		return cgroup.Enforcement{}, err
+	}
+	machine, err := cgroup.ThisMachine()
+	return cgroup.Decide(o.Limits, host, machine), err
 }
 
 // Socket is where people's commands reach the control plane.

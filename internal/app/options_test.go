@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/openpcs/openpcs/internal/app"
+	"github.com/openpcs/openpcs/internal/cgroup"
 )
 
 // clear takes the surroundings' settings away.
 func clearEnv(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"SITE", "STATE", "LISTEN", "REGION", "ACCOUNT", "SUBNET", "RESUME_TIMEOUT", "TLS", "TLS_CERT", "TLS_KEY"} {
+	for _, name := range []string{"SITE", "STATE", "LISTEN", "REGION", "ACCOUNT", "SUBNET", "RESUME_TIMEOUT", "TLS", "TLS_CERT", "TLS_KEY", "LIMITS", "FAULTS", "CRASH_AT"} {
 		t.Setenv("OPENPCS_"+name, "")
 	}
 }
@@ -25,7 +26,7 @@ func TestDefaults(t *testing.T) {
 	}
 	want := app.Options{
 		StateDir: "/var/lib/openpcs", Listen: "127.0.0.1:7300", Subnet: netip.MustParsePrefix("10.77.0.0/16"),
-		Region: "ap-northeast-1", Account: "000000000000", ResumeTimeout: 30 * time.Minute,
+		Region: "ap-northeast-1", Account: "000000000000", ResumeTimeout: 30 * time.Minute, Limits: cgroup.Auto,
 	}
 	if o != want {
 		t.Errorf("options = %+v\nwant      %+v", o, want)

@@ -110,7 +110,7 @@ func TestR4_NoCapacityEndsPoweredDown(t *testing.T) {
 
 // A pool that has no room is left for the next one before the job notices.
 func TestCapacityFallsThroughInOnePass(t *testing.T) {
-	r := &rooms{full: func(spec compute.Spec) bool { return spec.CPUs > 2 }} // but t3.micro
+	r := &rooms{full: func(spec compute.Spec) bool { return spec.CPUs > 1 }} // but t3.micro
 	o := options{
 		groups: []fleet.Group{{Name: "g", Max: 3, InstanceTypes: []string{"c6i.2xlarge", "c6i.xlarge", "t3.micro"}}},
 		queues: map[string][]string{"q": {"g"}},
@@ -127,7 +127,7 @@ func TestCapacityFallsThroughInOnePass(t *testing.T) {
 				t.Errorf("a refused launch left an instance behind: %v", brief(s.instances(n)))
 			}
 		}
-		if spec, _ := s.provider.Spec(s.live("g-1").ID); spec.CPUs != 2 {
+		if spec, _ := s.provider.Spec(s.live("g-1").ID); spec.CPUs != 1 {
 			t.Errorf("launched with %d CPUs", spec.CPUs)
 		}
 		if strings.Contains(strings.Join(s.commands(), "\n"), "State=DOWN") {
@@ -179,7 +179,7 @@ func TestR14_NothingWithoutAnError(t *testing.T) {
 		groups: []fleet.Group{{Name: "g", Max: 1, InstanceTypes: []string{"c6i.xlarge", "t3.micro"}}},
 		queues: map[string][]string{"q": {"g"}},
 	}
-	o.fake.Nothing = func(spec compute.Spec) bool { return spec.CPUs == 4 }
+	o.fake.Nothing = func(spec compute.Spec) bool { return spec.CPUs == 2 }
 	run(t, o, func(s *site) {
 		s.ctld.submit(false, "g-1")
 		s.within(10*time.Second, "the other type backs the node", func() bool { return s.ctld.state("g-1") == up })

@@ -49,7 +49,7 @@ func (c *Control) render(cl fleet.Cluster, groups []fleet.Group, queues []fleet.
 		ControllerName: "slurmctld-primary", ControllerAddress: cl.ControllerAddress,
 		IdleTime: cl.IdleTime, ResumeTimeout: cmp.Or(c.ResumeTimeout, resumeTimeout), SuspendTimeout: suspendTimeout,
 		Settings: cl.Settings,
-		MaxJobs:  jobs, HookDir: agent.HookDir, Cgroups: c.Cgroups,
+		MaxJobs:  jobs, HookDir: agent.HookDir, Cgroups: c.Cgroups, CheckHardware: c.CheckHardware,
 	}
 	names := map[string]string{}
 	for _, g := range groups {

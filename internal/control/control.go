@@ -34,6 +34,7 @@ type Options struct {
 	// ResumeTimeout is how long a node may take to come up; 0: 30 minutes.
 	ResumeTimeout time.Duration
 	Cgroups       bool // instances have a usable cgroup v2 hierarchy
+	CheckHardware bool // slurmctld refuses nodes with less than their type
 	PrefixBits    int  // length of the bridge's network
 	Faults        bool // users may ask for faults
 	Log           *slog.Logger

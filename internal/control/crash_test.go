@@ -176,7 +176,7 @@ func (s *site) told(i fleet.Instance) (told bool) {
 }
 
 func crashSite() options {
-	r := &rooms{full: func(spec compute.Spec) bool { return spec.CPUs == 4 }}
+	r := &rooms{full: func(spec compute.Spec) bool { return spec.CPUs == 2 }}
 	o := options{
 		groups: []fleet.Group{{Name: "s", Min: 1, Max: 1}, {Name: "g", Max: 3, InstanceTypes: []string{"c6i.xlarge", "t3.micro"}}},
 		queues: map[string][]string{"q": {"g"}},

@@ -249,7 +249,7 @@ func (c *Control) nodeSpec(cl fleet.Cluster, i fleet.Instance, image fleet.Image
 	t, _ := fleet.Lookup(i.Type)
 	return compute.Spec{
 		ID: i.ID, Image: image.Ref, Role: "node", Hostname: i.PrivateDNS(), Domain: fleet.PrivateDomain(i.Region),
-		Address: address, CPUs: t.VCPUs, MemoryMiB: t.MemoryMiB,
+		Address: address, CPUs: max(1, t.Cores()), MemoryMiB: t.MemoryMiB,
 		Mounts: []compute.Mount{{Name: "home", Source: c.homeDir(cl), Target: "/home"}},
 		Labels: map[string]string{labelCluster: cl.ID, labelKind: "node"},
 	}, nil

@@ -46,6 +46,7 @@ type Config struct {
 	MaxJobs           int
 	HookDir           string // where the hook programs are, on the controller
 	Cgroups           bool   // the nodes have a usable cgroup v2 hierarchy
+	CheckHardware     bool   // nodes that report less than here are not used
 	Nodes             []NodeSet
 	Partitions        []Partition
 	Settings          []Setting // checked for ClusterLevel
@@ -71,9 +72,11 @@ func (c Config) Render() (Files, error) {
 	users := strings.Split(w.take("SchedulerParameters"), ",")
 	scheduler := slices.DeleteFunc(users, func(p string) bool { return p == "" || p == "enable_expedited_requeue" })
 	w.list("SlurmctldParameters", merge(c.controllerParameters(), strings.Split(w.take("SlurmctldParameters"), ",")))
-	// Slurm trusts the instance type's figures, not what slurmd counts on a
-	// host that many nodes share.
-	w.list("SlurmdParameters", []string{"config_overrides"})
+	if !c.CheckHardware {
+		// Slurm trusts the instance type's figures, not what slurmd counts on
+		// a host that many nodes share.
+		w.list("SlurmdParameters", []string{"config_overrides"})
+	}
 	w.list("CommunicationParameters", c.communicationParameters(w.take("CommunicationParameters")))
 	w.set("StateSaveLocation", StateDir)
 	w.set("SlurmdSpoolDir", "/var/spool/slurmd")

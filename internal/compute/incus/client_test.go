@@ -167,9 +167,14 @@ func TestBody(t *testing.T) {
 		t.Errorf("got %+v", plain)
 	}
 
-	strict := New(Options{EnforceLimits: true}).body(testSpec, true)
+	strict := New(Options{MaxCPUs: 4, MaxMemoryMiB: 2048}).body(testSpec, true)
 	if strict.Config["limits.cpu"] != "4" || strict.Config["limits.memory"] != "2048MiB" {
 		t.Errorf("limits are not set: %v", strict.Config)
+	}
+	for _, small := range []Options{{MaxCPUs: 3, MaxMemoryMiB: 2047}, {}} {
+		if c := New(small).body(testSpec, true).Config; c["limits.cpu"] != "" || c["limits.memory"] != "" {
+			t.Errorf("limits that the host does not have are set: %v", c)
+		}
 	}
 	if nic := strict.Devices["eth0"]; nic["security.ipv4_filtering"] != "true" || nic["security.mac_filtering"] != "true" {
 		t.Errorf("filters are not set: %v", nic)

@@ -47,9 +47,11 @@ type Options struct {
 	// PoolSizeGiB limits the loop file behind the storage pool, which is
 	// sparse: it takes only what is written.
 	PoolSizeGiB int
-	// EnforceLimits applies Spec.CPUs and Spec.MemoryMiB. It needs cgroup
-	// controllers that not every host delegates, so it is off by default.
-	EnforceLimits bool
+	// MaxCPUs and MaxMemoryMiB are the largest Spec.CPUs and Spec.MemoryMiB
+	// that are put on an instance; larger ones, and all where this is 0, are
+	// not. Incus takes a limit that the host cannot enforce without a word,
+	// so whoever sets these must know.
+	MaxCPUs, MaxMemoryMiB int
 	// Logger receives the few things that an operator should know; nil
 	// discards them.
 	Logger *slog.Logger

@@ -87,13 +87,11 @@ func (p *Provider) body(spec compute.Spec, filter bool) instancePost {
 	for k, v := range spec.Labels {
 		config[labelPrefix+k] = v
 	}
-	if p.opts.EnforceLimits {
-		if spec.CPUs > 0 {
-			config["limits.cpu"] = strconv.Itoa(spec.CPUs)
-		}
-		if spec.MemoryMiB > 0 {
-			config["limits.memory"] = strconv.Itoa(spec.MemoryMiB) + "MiB"
-		}
+	if 0 < spec.CPUs && spec.CPUs <= p.opts.MaxCPUs {
+		config["limits.cpu"] = strconv.Itoa(spec.CPUs)
+	}
+	if 0 < spec.MemoryMiB && spec.MemoryMiB <= p.opts.MaxMemoryMiB {
+		config["limits.memory"] = strconv.Itoa(spec.MemoryMiB) + "MiB"
 	}
 
 	nic := map[string]string{

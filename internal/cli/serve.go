@@ -22,6 +22,8 @@ func (s *shell) serveCommand() *cobra.Command {
 			"  OPENPCS_RESUME_TIMEOUT  seconds a node may take to come up (1800)\n" +
 			"  OPENPCS_TLS      auto: serve the API with TLS and a certificate of its own\n" +
 			"  OPENPCS_TLS_CERT, OPENPCS_TLS_KEY  the same with a certificate of yours (files)\n" +
+			"  OPENPCS_LIMITS   auto, on or off: how far processors and memory of instance types bind (auto)\n" +
+			"  OPENPCS_FAULTS   on: faults may be asked for, see 'openpcs fault' (off)\n" +
 			"  OPENPCS_SITE     name that tells several control planes on one machine apart",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if os.Geteuid() != 0 {

@@ -18,7 +18,7 @@ const (
 	// On does the same, and has slurmctld check what nodes report: one
 	// with less than its type says is not used.
 	On Mode = "on"
-	// Off enforces nothing.
+	// Off enforces nothing, and leaves Slurm's control groups alone too.
 	Off Mode = "off"
 )
 
@@ -72,7 +72,8 @@ func Decide(mode Mode, h Host, m Machine) Enforcement {
 	lose := func(format string, args ...any) { e.Lost = append(e.Lost, fmt.Sprintf(format, args...)) }
 	switch {
 	case mode == Off:
-		lose("The processors and memory of instance types are not enforced, as OPENPCS_LIMITS=off asks.")
+		lose("The processors and memory of instance types are not enforced, and Slurm uses proctrack/linuxproc, as OPENPCS_LIMITS=off asks.")
+		return e
 	default:
 		if h.Can("cpuset") {
 			e.CPUs = m.CPUs

@@ -17,7 +17,7 @@ func TestDecide(t *testing.T) {
 	}{
 		{"pure auto", Auto, pure, Enforcement{CPUs: 8, MemoryMiB: 16000, Plugins: true}, nil},
 		{"pure on", On, pure, Enforcement{CPUs: 8, MemoryMiB: 16000, Plugins: true, Check: true}, nil},
-		{"pure off", Off, pure, Enforcement{Plugins: true}, []string{"OPENPCS_LIMITS=off"}},
+		{"pure off", Off, pure, Enforcement{}, []string{"OPENPCS_LIMITS=off"}},
 		{"mixed auto", Auto, mixed, Enforcement{}, []string{"processors", "memory", "proctrack/linuxproc"}},
 		{"mixed on", On, mixed, Enforcement{Check: true}, []string{"processors", "memory", "v1 hierarchies"}},
 		{"without memory", Auto, some, Enforcement{CPUs: 8}, []string{"memory", "proctrack/linuxproc"}},

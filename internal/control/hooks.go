@@ -24,14 +24,27 @@ type resumeFile struct {
 	} `json:"jobs"`
 }
 
+// notice records what the controller's agent tells of slurmctld.
+func (c *Control) notice(ctx context.Context, clusterID string, h imds.Hook) error {
+	c.Log.Warn("slurmctld has a problem", "cluster", clusterID, "kind", h.Kind, "detail", h.Detail)
+	return c.Store.Update(ctx, func(tx *store.Tx) error {
+		now, detail := time.Now().UTC(), map[string]any{"detail": h.Detail}
+		switch h.Kind {
+		case "slurmctld-ended":
+			return event(tx, now, clusterID, "cluster", "slurmctld-ended", detail)
+		case "slurmctld-complained":
+			return event(tx, now, clusterID, "cluster", "slurmctld-complained", detail)
+		default:
+			return &imds.RefusedError{Err: fmt.Errorf("unknown hook %q", h.Kind)}
+		}
+	})
+}
+
 // Hook takes a call of slurmctld's programs. When it returns nil the call is
 // in the state file; the work comes after.
 func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error {
-	if h.Kind == "slurmctld-ended" || h.Kind == "slurmctld-complained" {
-		c.Log.Warn("slurmctld has a problem", "cluster", clusterID, "kind", h.Kind, "detail", h.Detail)
-		return c.Store.Update(ctx, func(tx *store.Tx) error {
-			return event(tx, time.Now().UTC(), clusterID, "cluster", h.Kind, map[string]any{"detail": h.Detail})
-		})
+	if strings.HasPrefix(h.Kind, "slurmctld-") {
+		return c.notice(ctx, clusterID, h)
 	}
 	list := h.Nodes
 	jobs := map[string][]int{}

@@ -172,6 +172,9 @@ func plugins(f Facts) Finding {
 	if f.CgroupErr != nil {
 		return Finding{name, Fail, f.CgroupErr.Error(), "mount /sys/fs/cgroup"}
 	}
+	if f.Mode == cgroup.Off {
+		return fine(name, "Slurm uses proctrack/linuxproc, as OPENPCS_LIMITS=off asks")
+	}
 	if err := f.Control.Slurm(); err != nil {
 		return Finding{
 			name, Warn,

@@ -70,6 +70,7 @@ func TestChecks(t *testing.T) {
 		{"limits off", func(f *Facts) { f.Mode, f.Control = cgroup.Off, mixed; decide(f) }, "limits", OK, "nothing is enforced"},
 		{"no cgroups", func(f *Facts) { f.CgroupErr = broken }, "limits", Fail, "broken"},
 		{"no cgroups", func(f *Facts) { f.CgroupErr = broken }, "cgroups", Fail, "broken"},
+		{"plugins off", func(f *Facts) { f.Mode = cgroup.Off }, "cgroups", OK, "proctrack/linuxproc"},
 		{"plugins mixed", func(f *Facts) { f.Control = mixed }, "cgroups", Warn, "proctrack/linuxproc, as cgroup v1 hierarchies are mounted (memory)"},
 		{"plugins undelegated", func(f *Facts) { f.Control.Controllers = []string{"cpu", "memory"} }, "cgroups", Warn, "no controller cpuset"},
 		{"no mmdebstrap", func(f *Facts) { f.Tools["mmdebstrap"] = false }, "tools", Fail, "apt-get install mmdebstrap"},

@@ -63,7 +63,7 @@ func TestC11_SlurmctldKilledFiveTimes(t *testing.T) {
 	succeed(t, c.login("srun", "--chdir=/", "-p", "queue-1", "-w", "node-1", "true"))
 	eventually(t, 10*time.Second, "the control plane tells of five crashes", func() error {
 		r := succeed(t, openpcs("explain", c.id))
-		if !strings.Contains(r.out, "slurmctld ended unexpectedly 5 times") || !regexp.MustCompile(`slurmctld-ended +detail=.*SEGV`).MatchString(r.out) {
+		if !strings.Contains(r.out, "slurmctld ended unexpectedly 5 times") || !regexp.MustCompile(`slurmctld ended unexpectedly \(dumped SEGV\)`).MatchString(r.out) {
 			return errors.New(r.String())
 		}
 		return nil

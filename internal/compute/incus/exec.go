@@ -18,6 +18,17 @@ import (
 // maxOutput is where the output of a command is cut.
 const maxOutput = 1 << 20
 
+// execAttempts is how often a command is tried whose streams came too late.
+const execAttempts = 3
+
+// notAttachedError says that a stream of a command could not be attached.
+// Incus starts a command when it has all of them, so it has not run.
+type notAttachedError struct{ err error }
+
+func (e *notAttachedError) Error() string { return e.err.Error() }
+
+func (e *notAttachedError) Unwrap() error { return e.err }
+
 // killGrace is how long a command that was killed may take to be gone.
 const killGrace = 5 * time.Second
 
@@ -43,6 +54,12 @@ const (
 // because those know no standard input and stay behind.
 func (p *Provider) Exec(ctx context.Context, id string, cmd compute.Command) (compute.Result, error) {
 	res, err := p.exec(ctx, id, cmd)
+	var late *notAttachedError
+	for attempt := 1; attempt < execAttempts && errors.As(err, &late) && ctx.Err() == nil; attempt++ {
+		// Incus waits five seconds for the streams, less than a busy machine
+		// may need.
+		res, err = p.exec(ctx, id, cmd)
+	}
 	switch {
 	case ctx.Err() != nil:
 		err = ctx.Err()
@@ -140,7 +157,7 @@ func (p *Provider) attach(ctx context.Context, op string, fds map[string]string)
 		conn, err := p.api.dial(ctx, "/1.0/operations/"+url.PathEscape(op)+"/websocket", url.Values{"secret": {fds[fd.name]}}, false)
 		if err != nil {
 			s.close()
-			return nil, fmt.Errorf("attach stream %s: %w", fd.name, err)
+			return nil, &notAttachedError{fmt.Errorf("attach stream %s: %w", fd.name, err)}
 		}
 		*fd.conn = conn
 	}

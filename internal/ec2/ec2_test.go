@@ -70,7 +70,7 @@ func newFixture(t *testing.T) *fixture {
 // in returns the official client for a region.
 func (f *fixture) in(region string) *sdk.Client {
 	return sdk.New(sdk.Options{
-		BaseEndpoint: aws.String(f.URL), Region: region, RetryMaxAttempts: 1,
+		BaseEndpoint: aws.String(f.URL), Region: region, RetryMaxAttempts: 1, HTTPClient: awsapitest.SDK,
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: f.Root.ID, SecretAccessKey: f.Root.Secret}, nil
 		}),

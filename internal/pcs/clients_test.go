@@ -141,7 +141,7 @@ func TestGoSDK(t *testing.T) {
 	f := newFixture(t)
 	everyOperation(t, f, func(t *testing.T, key awsapi.Key, op string, in object) (object, string, string) {
 		client := sdk.New(sdk.Options{
-			BaseEndpoint: &f.URL, Region: awsapitest.Region, RetryMaxAttempts: 1,
+			BaseEndpoint: &f.URL, Region: awsapitest.Region, RetryMaxAttempts: 1, HTTPClient: awsapitest.SDK,
 			Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 				return aws.Credentials{AccessKeyID: key.ID, SecretAccessKey: key.Secret, SessionToken: key.Token}, nil
 			}),

@@ -154,7 +154,7 @@ func (f *fixture) profileOf(role, path, policy string) string {
 // client is the official one.
 func (f *fixture) client() *sdk.Client {
 	return sdk.New(sdk.Options{
-		BaseEndpoint: &f.URL, Region: awsapitest.Region, RetryMaxAttempts: 1,
+		BaseEndpoint: &f.URL, Region: awsapitest.Region, RetryMaxAttempts: 1, HTTPClient: awsapitest.SDK,
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: f.Root.ID, SecretAccessKey: f.Root.Secret}, nil
 		}),

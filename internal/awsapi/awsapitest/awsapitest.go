@@ -3,6 +3,7 @@
 package awsapitest
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"sync"
@@ -89,6 +91,27 @@ func (w *World) Serve(t testing.TB, services ...awsapi.Service) {
 	}))
 	t.Cleanup(srv.Close)
 	w.URL = srv.URL
+}
+
+// SDK is the HTTP client for official Go clients that do not retry. The SDK
+// may touch a request's body when the answer's headers are there, and the
+// transport, which then still looks for the end of the body, breaks off the
+// connection under the answer. A server on the same machine is fast enough for
+// that. A body that is known to be in memory is written in one piece.
+var SDK = &http.Client{Transport: inMemory{http.DefaultTransport}}
+
+type inMemory struct{ next http.RoundTripper }
+
+func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil && r.Body != http.NoBody {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		r = r.Clone(r.Context())
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	return m.next.RoundTrip(r)
 }
 
 // Stored returns a digest of all that is stored. Two calls return the same

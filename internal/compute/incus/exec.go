@@ -55,7 +55,7 @@ const (
 func (p *Provider) Exec(ctx context.Context, id string, cmd compute.Command) (compute.Result, error) {
 	res, err := p.exec(ctx, id, cmd)
 	var late *notAttachedError
-	for attempt := 1; attempt < execAttempts && errors.As(err, &late) && ctx.Err() == nil; attempt++ {
+	for attempt := 1; attempt < execAttempts && errors.As(err, &late) && says(err, "operation not found") && ctx.Err() == nil; attempt++ {
 		// Incus waits five seconds for the streams, less than a busy machine
 		// may need.
 		res, err = p.exec(ctx, id, cmd)

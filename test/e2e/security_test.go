@@ -354,21 +354,7 @@ func (s *security) apart(t *testing.T) {
 	must(t, err == nil, "the node of the other cluster registers there: %v", err)
 	_, err = register(s.foreign.api(key), s.cluster.id)
 	must(t, code(err) == "AccessDeniedException", "a node registers into another cluster: %v", err)
-	var arns struct {
-		Cluster struct {
-			SlurmConfiguration struct {
-				AuthKey struct{ SecretArn string }
-			}
-		}
-	}
-	arns = awsGet[struct {
-		Cluster struct {
-			SlurmConfiguration struct {
-				AuthKey struct{ SecretArn string }
-			}
-		}
-	}](t, "pcs", "get-cluster", "--cluster-identifier", s.cluster.id)
-	arn := arns.Cluster.SlurmConfiguration.AuthKey.SecretArn
+	arn := aws(t, "pcs", "get-cluster", "--cluster-identifier", s.cluster.id, "--query", "cluster.slurmConfiguration.authKey.secretArn", "--output", "text")
 	must(t, strings.HasPrefix(arn, "arn:aws:secretsmanager:"), "the key's ARN is %q", arn)
 	err = s.foreign.api(key).JSON(context.Background(), "secretsmanager", "secretsmanager", "GetSecretValue", "1.1", map[string]any{"SecretId": arn}, nil)
 	must(t, code(err) == "AccessDeniedException", "a node reads another cluster's key: %v", err)

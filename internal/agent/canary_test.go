@@ -15,16 +15,23 @@ func TestCanaryLog(t *testing.T) {
 	}{
 		{"runs", "slurmctld: error: read_slurm_conf: default partition not set.\n" +
 			"[2026-11-30T12:56:04.528+00:00] Running as primary controller\n[x] fatal: of after it\n", true, nil, ""},
-		{"runs and complains", "[2026-11-30T12:56:04.528+00:00] error: PriorityWeightAge can only be used with SlurmDBD, ignoring\nRunning as primary controller",
-			true, []string{"error: PriorityWeightAge can only be used with SlurmDBD, ignoring"}, ""},
+		{
+			"runs and complains", "[2026-11-30T12:56:04.528+00:00] error: PriorityWeightAge can only be used with SlurmDBD, ignoring\nRunning as primary controller",
+			true,
+			[]string{"error: PriorityWeightAge can only be used with SlurmDBD, ignoring"},
+			"",
+		},
 		{
 			"is refused", "slurmctld: slurmctld version 24.11.5 started on cluster old(2736)\nslurmctld: error: PreemptMode=X invalid\nslurmctld: fatal: Unable to process configuration file\n",
-			false, []string{"error: PreemptMode=X invalid", "fatal: Unable to process configuration file"},
+			false,
+			[]string{"error: PreemptMode=X invalid", "fatal: Unable to process configuration file"},
 			"error: PreemptMode=X invalid | fatal: Unable to process configuration file",
 		},
 		{
 			"is refused at length", "error: a\nerror: b\nerror: Node gone-1 has vanished from configuration\nerror: c\nfatal: d\n",
-			false, []string{"error: a", "error: b", "error: c", "fatal: d"}, "error: b | error: c | fatal: d",
+			false,
+			[]string{"error: a", "error: b", "error: c", "fatal: d"},
+			"error: b | error: c | fatal: d",
 		},
 		{"dies without a word", "[1] Recovered state of 3 nodes\n\n", false, nil, `slurmctld ended with code 139 after "Recovered state of 3 nodes"`},
 	} {

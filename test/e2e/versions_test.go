@@ -48,7 +48,7 @@ func old(t *testing.T) *cluster {
 // with its own controller, and both run jobs at the same time.
 func TestTwoVersionsAtOnce(t *testing.T) {
 	clusters := []*cluster{shared(t), old(t)}
-	type running struct{ id, hosts string }
+	type running struct{ id string }
 	jobs := map[*cluster]running{}
 	for _, c := range clusters {
 		jobs[c] = running{id: c.submit(t, "queue-1", "sinfo --version; srun hostname; scontrol show config | grep -o requeue_delay || echo without", "--nodes=2", "--nodelist=node-[1-2]")}

@@ -198,9 +198,9 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 		p.do(Action{Kind: PowerDown, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: condition.NodeUnusable, Reason: p.Slurm[i.NodeName].Reason})
 	case i.ReadyAt.IsZero():
 		switch n, ok := p.Slurm[i.NodeName]; {
-		case ok && n.Has("INVALID_REG"):
-			// Slurm's reason has the counts: what was found and what the
-			// configuration says.
+		case ok && n.Has("INVALID_REG") && !n.HasAny("ALLOCATED", "MIXED"):
+			// Slurm has ended its job. Its reason has the counts: what was found
+			// and what the configuration says.
 			p.do(Action{
 				Kind: Fail, Instance: i.ID, Node: i.NodeName, Code: condition.InvalidRegistration,
 				Reason: "slurmctld did not take its registration: " + cmp.Or(n.Reason, "it has less than the configuration says"),
@@ -208,6 +208,8 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 		case ok && n.Ready():
 			p.do(Action{Kind: MarkUp, Instance: i.ID, Node: i.NodeName})
 		}
+	case p.invalid(i.NodeName):
+		p.do(Action{Kind: Replace, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: condition.NodeUnusable, Reason: p.Slurm[i.NodeName].Reason})
 	case i.GroupRevision != g.Revision && g.Status == Active:
 		// Slurm drains the node, lets its jobs end and suspends it; what comes
 		// after is launched from the new template.
@@ -247,6 +249,13 @@ func (p *planner) unusable(name string) bool {
 	n, ok := p.Slurm[name]
 	return ok && n.Has("DOWN") && ours(n.Reason) && p.Nodes[name].Down == "" &&
 		!n.HasAny("DRAIN", "POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP", "REBOOT_REQUESTED", "REBOOT_ISSUED")
+}
+
+// invalid reports whether Slurm drained the node, which was up, because it
+// registered anew with less than the configuration says.
+func (p *planner) invalid(name string) bool {
+	n, ok := p.Slurm[name]
+	return ok && n.Has("INVALID_REG", "DRAIN") && begins(n.Reason, invalidReasons) && !n.HasAny("POWER_DOWN", "POWER_DRAIN", "POWERING_DOWN", "POWERED_DOWN")
 }
 
 func (p *planner) node(g Group, index int) {
@@ -301,10 +310,10 @@ func (p *planner) node(g Group, index int) {
 		return
 	}
 	// With its instance gone a node need not wait for SuspendTimeout, nor stay
-	// down for what openpcs or Slurm itself did; a person's drain or reason
-	// stays as it is.
-	if known && !node.Want && !seen.HasAny("DRAIN", "POWER_DOWN") &&
-		((seen.Has("POWERING_DOWN") && !seen.Has("DOWN")) || (seen.Has("DOWN") && ours(seen.Reason))) {
+	// down or drained for what openpcs or Slurm itself did; a person's drain or
+	// reason stays as it is.
+	if known && !node.Want && !seen.Has("POWER_DOWN") && (!seen.Has("DRAIN") || begins(seen.Reason, invalidReasons)) &&
+		((seen.Has("POWERING_DOWN") && !seen.Has("DOWN")) || (seen.HasAny("DOWN", "DRAIN") && ours(seen.Reason))) {
 		p.do(Action{Kind: Recover, GroupID: g.ID, Node: name, Reason: seen.Reason})
 		return
 	}
@@ -328,15 +337,26 @@ func (p *planner) node(g Group, index int) {
 	}
 }
 
-// ours reports whether Slurm or openpcs set the reason, not a person.
-func ours(reason string) bool {
-	return strings.HasPrefix(reason, ReasonPrefix) ||
-		strings.HasPrefix(reason, "Backing Instance Failed To Bootstrap") ||
-		strings.HasPrefix(reason, "Failed to launch backing instance") ||
-		strings.HasPrefix(reason, "ResumeTimeout reached") ||
-		strings.HasPrefix(reason, "Not responding") ||
-		strings.HasPrefix(reason, "Node unexpectedly rebooted")
+// ownReasons begin the reasons that Slurm or openpcs set, and no person.
+var ownReasons = append([]string{
+	ReasonPrefix, "Failed to launch backing instance",
+	"ResumeTimeout reached", "Not responding", "Node unexpectedly rebooted",
+}, invalidReasons...)
+
+// invalidReasons begin those of nodes that registered with less than
+// slurm.conf says, which slurmctld drains: its own, and what openpcs says of
+// such a node.
+var invalidReasons = []string{
+	"Low RealMemory", "Low socket*core*thread count", "Low CPUs", "Low TmpDisk", "CoreSpec differ",
+	"Backing Instance Failed To Bootstrap",
 }
+
+func begins(reason string, with []string) bool {
+	return slices.ContainsFunc(with, func(own string) bool { return strings.HasPrefix(reason, own) })
+}
+
+// ours reports whether Slurm or openpcs set the reason, not a person.
+func ours(reason string) bool { return begins(reason, ownReasons) }
 
 // FailInstance records that an instance did not come up or was lost: it goes
 // to shutting-down (or stays terminated), its node is set down in Slurm with

@@ -74,6 +74,9 @@ func checkSafe(t interface {
 			own := groups[i.GroupID]
 			index := own.NodeIndex(i.NodeName)
 			healthy := !i.RegisteredAt.IsZero() || i.StartedAt.IsZero() || o.Now.Sub(i.StartedAt) < fleet.BootstrapTimeout
+			if at := o.Slurm[i.NodeName]; at.Has("INVALID_REG") && i.ReadyAt.IsZero() && !at.HasAny("ALLOCATED", "MIXED") {
+				healthy = false
+			}
 			if o.Nodes[i.NodeName].Want && healthy && own.ID != "" && own.Status != fleet.Deleting && index >= 1 && index <= own.Max {
 				t.Fatalf("%s of %s, whose node is wanted: %+v", a.Kind, a.Instance, i)
 			}
@@ -96,7 +99,7 @@ func checkSafe(t interface {
 				t.Fatalf("an instance is forgotten: %+v", i)
 			}
 		case fleet.Recover:
-			if drained {
+			if drained && !strings.HasPrefix(state.Reason, "Low RealMemory") && !strings.HasPrefix(state.Reason, "Backing Instance") {
 				t.Fatalf("a drained node is recovered: %+v", state)
 			}
 			if live[a.Node] > 0 {
@@ -119,6 +122,9 @@ func checkSafe(t interface {
 				t.Fatalf("a node is powered up: %+v, %d instances, minimum %d", state, live[a.Node], g.Min)
 			}
 		case fleet.Replace:
+			if state.Has("INVALID_REG") && drained && strings.HasPrefix(state.Reason, "Low RealMemory") {
+				break // Slurm drained it, and lets its jobs end
+			}
 			if drained || !state.Ready() || i.GroupRevision == g.Revision {
 				t.Fatalf("a node is replaced: %+v, %+v", state, i)
 			}
@@ -216,13 +222,13 @@ func anything(t *rapid.T) fleet.Observed {
 		}
 		if o.Slurm != nil && rapid.Bool().Draw(t, "slurm "+name) {
 			state := []string{rapid.SampledFrom([]string{"IDLE", "ALLOCATED", "MIXED", "DOWN", "UNKNOWN"}).Draw(t, "base"), "CLOUD"}
-			for _, flag := range []string{"DRAIN", "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "POWER_DOWN", "NOT_RESPONDING", "NEVER_HEARD_OF"} {
+			for _, flag := range []string{"DRAIN", "INVALID_REG", "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "POWER_DOWN", "NOT_RESPONDING", "NEVER_HEARD_OF"} {
 				if rapid.IntRange(0, 4).Draw(t, flag) == 0 {
 					state = append(state, flag)
 				}
 			}
 			o.Since[name] = past("since")
-			o.Slurm[name] = slurm.Node{Name: name, State: state, Reason: rapid.SampledFrom([]string{"", "person says so", "pcs: x", "Not responding"}).Draw(t, "reason")}
+			o.Slurm[name] = slurm.Node{Name: name, State: state, Reason: rapid.SampledFrom([]string{"", "person says so", "pcs: x", "Not responding", "Low RealMemory (reported:1 < 100.00% of configured:2)"}).Draw(t, "reason")}
 		}
 	}
 	for n := range rapid.IntRange(0, 8).Draw(t, "instances") {
@@ -282,6 +288,8 @@ type host struct {
 	drain  bool
 	reason string
 	busy   bool // has a job
+	// invalid says that it registered with less than it should have.
+	invalid bool
 }
 
 const (
@@ -334,6 +342,9 @@ func (w *world) observe() fleet.Observed {
 		}
 		if h.drain {
 			state = append(state, "DRAIN")
+		}
+		if h.invalid {
+			state = append(state, "INVALID_REG")
 		}
 		switch h.power {
 		case "down":
@@ -388,7 +399,7 @@ func (w *world) resume(name string) {
 // suspend is its SuspendProgram.
 func (w *world) suspend(name string) {
 	h := w.slurm[name]
-	h.power, h.since, h.busy = "falling", w.o.Now, false
+	h.power, h.since, h.busy, h.invalid = "falling", w.o.Now, false, false
 	n := w.node(name)
 	n.Want, n.Early = false, false
 	w.o.Nodes[name] = n
@@ -483,7 +494,7 @@ func (w *world) apply(a fleet.Action) {
 		w.o.Nodes[a.Node] = n
 	case fleet.Recover:
 		h := w.slurm[a.Node]
-		h.down, h.reason, h.power = false, "", "down"
+		h.down, h.drain, h.reason, h.power = false, false, "", "down"
 	}
 }
 
@@ -554,7 +565,10 @@ func (w *world) clocks() (next time.Time) {
 		case h.power == "falling" && due(h.since.Add(suspendTimeout)):
 			h.power = "down"
 		case h.power == "rising" && due(h.since.Add(resumeTimeout)):
-			h.power, h.down, h.reason, h.busy = "down", true, "ResumeTimeout reached", false
+			h.power, h.down, h.busy = "down", true, false
+			if !h.drain { // Slurm keeps the reason of who drained it
+				h.reason = "ResumeTimeout reached"
+			}
 			n := w.node(name)
 			if i := w.live(name); i != nil {
 				*i, n = fleet.FailInstance(*i, n, "RESUME_TIMEOUT", "late", "ResumeTimeout reached", w.o.Now)
@@ -617,7 +631,7 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 			h := w.slurm[name]
 			switch event := rapid.SampledFrom([]string{
 				"job", "job", "early job", "idle", "lost", "silent", "drain", "undrain", "down", "up", "broken", "mended", "hang", "unhang",
-				"full", "half full", "room", "reclaim", "clock",
+				"full", "half full", "room", "reclaim", "clock", "invalid",
 				"update", "shrink", "grow", "time", "time", "plan", "plan", "plan", "agents",
 			}).Draw(t, "event"); {
 			case event == "time":
@@ -672,6 +686,12 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 				if !h.drain {
 					h.reason = "Not responding"
 				}
+			case event == "invalid" && h.power == "up" && !h.down && !h.drain:
+				if i := w.live(name); i != nil && i.ReadyAt.IsZero() {
+					h.busy = false // its job is ended
+				}
+				h.invalid, h.drain, h.reason = true, true, "Low RealMemory (reported:1 < 100.00% of configured:2)"
+			case event == "drain" && h.invalid:
 			case event == "drain":
 				h.drain, h.reason = true, "person drained it"
 			case event == "undrain" && h.drain:
@@ -679,7 +699,7 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 			case event == "down" && !h.drain:
 				h.down, h.busy, h.reason = true, false, "person set it down"
 			case event == "up" && h.down && strings.HasPrefix(h.reason, "person"):
-				h.down, h.reason = false, ""
+				h.down, h.drain, h.reason = false, false, ""
 			}
 		}
 		w.broken, w.hanging = false, false
@@ -698,6 +718,8 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 					t.Fatalf("the static node %s is not up: %+v %+v", name, h, node)
 				case node.Down != "":
 					t.Fatalf("%s keeps a reason that Slurm never took: %+v", name, node)
+				case h.invalid || (h.drain && !strings.HasPrefix(h.reason, "person")):
+					t.Fatalf("%s stays drained for %q", name, h.reason)
 				case h.down && !h.drain && !strings.HasPrefix(h.reason, "person"):
 					t.Fatalf("%s stays down for %q", name, h.reason)
 				case h.power == "rising" || h.power == "falling":

@@ -133,6 +133,13 @@ func TestPlan(t *testing.T) {
 			s.slurm, s.reason = []string{"IDLE", "CLOUD", "DRAIN", "INVALID_REG"}, "Low RealMemory (reported:900 < 100.00% of configured:2000)"
 		}, want: "fail i-1 INVALID_REGISTRATION"},
 
+		{name: "replaces_a_node_that_slurm_drained_as_invalid", base: wanted, edit: func(s *scene) {
+			s.slurm, s.reason = []string{"ALLOCATED", "CLOUD", "DRAIN", "INVALID_REG"}, "Low socket*core*thread count, Low CPUs"
+		}, want: "replace i-1 NODE_UNUSABLE"},
+		{name: "recovers_what_slurm_drained_as_invalid", base: off, edit: func(s *scene) {
+			s.slurm, s.reason = append(s.slurm, "DRAIN"), "Low RealMemory (reported:900 < 100.00% of configured:2000)"
+		}, want: "recover g-1"},
+
 		{name: "assigns_an_instance_to_a_wanted_node", base: off, edit: func(s *scene) { s.node.Want = true }, want: "assign g-1"},
 		{name: "assigns_before_slurmctld_answers", base: off, edit: func(s *scene) { s.node.Want, s.slurm = true, nil }, want: "assign g-1"},
 		{name: "assigns_in_a_group_being_updated", base: off, edit: func(s *scene) { s.node.Want, s.group.Status = true, fleet.Updating }, want: "assign g-1"},

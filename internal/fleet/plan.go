@@ -265,8 +265,8 @@ func (p *planner) node(g Group, index int) {
 	seen, known := p.Slurm[name]
 	if node.Down != "" && known {
 		reason := node.Down
-		if seen.Has("DRAIN") && seen.Reason != "" && !ours(seen.Reason) {
-			reason = seen.Reason // a person's reason outlives the instance
+		if seen.Has("DRAIN") && seen.Reason != "" && (!ours(seen.Reason) || begins(seen.Reason, invalidReasons)) {
+			reason = seen.Reason // that of who drained it outlives the instance
 		}
 		p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Down: node.Down, Reason: reason})
 		return

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -65,6 +66,7 @@ func serveCrowd(ctx context.Context, args []string) error {
 		return fillCrowd(ctx, o, *nodes)
 	}
 	o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	debug.SetGCPercent(app.GCPercent) // as openpcs serve has it
 	gateway := netip.PrefixFrom(o.Subnet.Addr().Next(), o.Subnet.Bits())
 	if err := crowdNetwork(gateway); err != nil {
 		return err

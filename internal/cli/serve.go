@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -34,6 +35,9 @@ func (s *shell) serveCommand() *cobra.Command {
 				return err
 			}
 			o.Version = s.version
+			if os.Getenv("GOGC") == "" {
+				debug.SetGCPercent(app.GCPercent)
+			}
 			a := app.New(o, app.Provider(o))
 			if err := a.Start(cmd.Context()); err != nil {
 				return err

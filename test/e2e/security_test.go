@@ -609,7 +609,9 @@ func (s *security) tls(t *testing.T) {
 	must(t, r.code != 0, "nobody reads the certificate's key: %s", r)
 	succeed(t, asNobody("cat", bundle))
 	// Nodes come up all the same.
+	began := time.Now()
 	s.cluster.powerUp(t, "queue-1", "node-1")
+	t.Logf("a node came up %.1f s after its job was submitted", time.Since(began).Seconds())
 }
 
 // commandLines gathers the command lines of all processes on the host, those

@@ -267,6 +267,31 @@ func TestCgroupsSwitchTheirPlugins(t *testing.T) {
 	}
 }
 
+// TestStepManagerWithoutCgroups: slurmctld dies of a step manager without a
+// container for it, so that one that a user asks for brings it along.
+func TestStepManagerWithoutCgroups(t *testing.T) {
+	c := smallConfig(t)
+	c.Settings = []Setting{{"SlurmctldParameters", "enable_stepmgr"}}
+	conf := string(render(t, c)["slurm.conf"])
+	if !strings.Contains(conf, "PrologFlags=Contain,Alloc\n") || !strings.Contains(conf, ",enable_stepmgr\n") {
+		t.Errorf("the step manager has no container:\n%s", conf)
+	}
+	c.Settings = append(c.Settings, Setting{"PrologFlags", "Contain,X11"})
+	if conf = string(render(t, c)["slurm.conf"]); strings.Count(conf, "PrologFlags=") != 1 || !strings.Contains(conf, "PrologFlags=Contain,X11\n") {
+		t.Errorf("the user's flags are not in force:\n%s", conf)
+	}
+}
+
+func TestC20_HardwareIsTrustedUnlessChecked(t *testing.T) {
+	c := smallConfig(t)
+	for _, check := range []bool{false, true} {
+		c.CheckHardware = check
+		if got := strings.Contains(string(render(t, c)["slurm.conf"]), "SlurmdParameters=config_overrides"); got == check {
+			t.Errorf("check %v: config_overrides %v", check, got)
+		}
+	}
+}
+
 func TestFindVersion(t *testing.T) {
 	if _, ok := FindVersion("26.05"); !ok {
 		t.Error("26.05 is unknown")

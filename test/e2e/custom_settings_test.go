@@ -204,9 +204,9 @@ func more(v, plain agent.Verdict) []string {
 }
 
 // try has the controller's canary try a configuration for each list.
-func (c *cluster) try(t *testing.T, lists [][]trial) (verdicts []agent.Verdict) {
+func (c *cluster) try(t *testing.T, lists [][]trial) []agent.Verdict {
 	t.Helper()
-	var docs strings.Builder
+	var all []slurm.Files
 	for _, list := range lists {
 		conf := c.plainConfig(t)
 		for _, x := range list {
@@ -234,15 +234,25 @@ func (c *cluster) try(t *testing.T, lists [][]trial) (verdicts []agent.Verdict) 
 		}
 		files, err := conf.Render()
 		must(t, err == nil, "%v: %v", list, err)
-		err = json.NewEncoder(&docs).Encode(agent.Config{Files: files, Key: []byte(rand.Text()), Names: []string{"a-1", "a-2", "b-1", "b-2"}})
-		must(t, err == nil, "%v: %v", list, err)
+		all = append(all, files)
+	}
+	return c.verdicts(t, all)
+}
+
+// verdicts asks the controller's canary.
+func (c *cluster) verdicts(t *testing.T, all []slurm.Files) (verdicts []agent.Verdict) {
+	t.Helper()
+	var docs strings.Builder
+	for _, files := range all {
+		err := json.NewEncoder(&docs).Encode(agent.Config{Files: files, Key: []byte(rand.Text()), Names: []string{"a-1", "a-2", "b-1", "b-2"}})
+		must(t, err == nil, "%v", err)
 	}
 	r := succeed(t, feed(2*time.Minute, docs.String(), siteEnv, binary(), "connect", c.id, "--", "/opt/aws/pcs/bin/openpcs", "agent", "try-config"))
 	answers := json.NewDecoder(strings.NewReader(r.out))
-	for range lists {
+	for range all {
 		var v agent.Verdict
 		if err := answers.Decode(&v); err != nil {
-			fail(t, "%d verdicts of %d: %v", len(verdicts), len(lists), err)
+			fail(t, "%d verdicts of %d: %v", len(verdicts), len(all), err)
 		}
 		verdicts = append(verdicts, v)
 	}
@@ -282,4 +292,20 @@ func (c *cluster) plainConfig(t *testing.T) slurm.Config {
 		},
 		Partitions: []slurm.Partition{{Name: "one", Sets: []string{"a", "b"}}, {Name: "two", Sets: []string{"b"}}},
 	}
+}
+
+// TestC1_NoStaticNodes: without a static node there is no SuspendExcNodes,
+// which slurmctld takes; that it dies of an empty one is why (CycleCloud
+// #197).
+func TestC1_NoStaticNodes(t *testing.T) {
+	c := shared(t)
+	conf := c.plainConfig(t)
+	conf.Nodes[1].Static = 0
+	files, err := conf.Render()
+	must(t, err == nil, "render: %v", err)
+	must(t, !strings.Contains(string(files["slurm.conf"]), "SuspendExc"), "there is a SuspendExcNodes:\n%s", files["slurm.conf"])
+	empty := slurm.Files{"cgroup.conf": files["cgroup.conf"], "slurm.conf": append(slices.Clone(files["slurm.conf"]), "SuspendExcNodes=\n"...)}
+	verdicts := c.verdicts(t, []slurm.Files{files, empty})
+	must(t, verdicts[0].Refusal == "", "without static nodes: %s", verdicts[0].Refusal)
+	must(t, verdicts[1].Refusal != "", "slurmctld takes an empty SuspendExcNodes by now")
 }

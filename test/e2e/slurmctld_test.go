@@ -246,3 +246,14 @@ func (c *cluster) preempt(t *testing.T) {
 		return j.state == "COMPLETED"
 	})
 }
+
+// TestC13_StateFolder: slurmctld's state is in a folder of its own that
+// nobody else may enter, on storage that outlives the controller
+// (ParallelCluster cookbook #555).
+func TestC13_StateFolder(t *testing.T) {
+	c := shared(t)
+	r := succeed(t, c.controller("stat -c '%a %U %F' /var/spool/slurmctld; scontrol show config | grep StateSaveLocation; grep -c ' /var/spool/slurmctld ' /proc/self/mountinfo"))
+	matches(t, "the state folder", r.out, `(?m)^700 slurm directory\nStateSaveLocation\s+= /var/spool/slurmctld\n1$`)
+	r = c.controller("runuser -u ubuntu -- ls /var/spool/slurmctld")
+	must(t, r.code != 0, "a user sees the state: %s", r)
+}

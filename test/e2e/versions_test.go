@@ -48,14 +48,13 @@ func old(t *testing.T) *cluster {
 // with its own controller, and both run jobs at the same time.
 func TestTwoVersionsAtOnce(t *testing.T) {
 	clusters := []*cluster{shared(t), old(t)}
-	type running struct{ id string }
-	jobs := map[*cluster]running{}
+	jobs := map[*cluster]string{}
 	for _, c := range clusters {
-		jobs[c] = running{id: c.submit(t, "queue-1", "sinfo --version; srun hostname; scontrol show config | grep -o requeue_delay || echo without", "--nodes=2", "--nodelist=node-[1-2]")}
+		jobs[c] = c.submit(t, "queue-1", "sinfo --version; srun hostname; scontrol show config | grep -o requeue_delay || echo without", "--nodes=2", "--nodelist=node-[1-2]")
 	}
 	hosts := map[string]bool{}
 	for _, c := range clusters {
-		out := lines(c.output(t, jobs[c].id, time.Minute))
+		out := lines(c.output(t, jobs[c], time.Minute))
 		must(t, len(out) == 4, "the job's output on %s: %q", c.version, out)
 		matches(t, "the release on the nodes", out[0], `^slurm(-wlm)? `+regexp.QuoteMeta(c.version)+`\.`)
 		hosts[out[1]], hosts[out[2]] = true, true

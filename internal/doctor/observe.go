@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -81,13 +80,10 @@ func Observe(ctx context.Context, o Options) Facts {
 	return f
 }
 
-// found looks where root's programs are, too.
+// found looks for a program in PATH, and where root's programs are.
 func found(program string) bool {
-	if _, err := exec.LookPath(program); err == nil {
-		return true
-	}
-	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
-		if _, err := exec.LookPath(filepath.Join(dir, program)); err == nil {
+	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin", "/usr/local/sbin") {
+		if info, err := os.Stat(filepath.Join(dir, program)); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return true
 		}
 	}

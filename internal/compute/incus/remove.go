@@ -68,14 +68,22 @@ func (p *Provider) removeNetwork(ctx context.Context) error {
 	return removeStray(ctx, p.opts.Network)
 }
 
-// networkTries is how often a bridge is deleted whose former members are just
-// going: the engine fails on one that vanishes under its eyes.
+// networkTries is how often a bridge is deleted or set up whose former
+// members are just going: the engine fails on one that vanishes under its
+// eyes.
 const networkTries = 20
 
 // deleteNetwork deletes a network of the engine.
 func (p *Provider) deleteNetwork(ctx context.Context, name string) error {
+	return whileMembersGo(ctx, func() error {
+		return p.api.call(ctx, http.MethodDelete, networkPath(name), inDefault, nil, nil)
+	})
+}
+
+// whileMembersGo repeats what fails only because a member of a bridge goes.
+func whileMembersGo(ctx context.Context, f func() error) error {
 	for try := 1; ; try++ {
-		err := p.api.call(ctx, http.MethodDelete, networkPath(name), inDefault, nil, nil)
+		err := f()
 		if err == nil || !says(err, "bridge children") || try == networkTries {
 			return err
 		}

@@ -174,7 +174,7 @@ func withoutFirewall(c map[string]string) map[string]string {
 }
 
 func (p *Provider) setupNetwork(ctx context.Context, _ server) error {
-	err := p.applyNetwork(ctx, p.networkConfig())
+	err := whileMembersGo(ctx, func() error { return p.applyNetwork(ctx, p.networkConfig()) })
 	if says(err, "firewall", "nft", "iptables", "xtables", "snat", "masquerade") {
 		p.log.Warn("Running without NAT because the host's firewall refuses it; instances reach this host and each other only",
 			"network", p.opts.Network, "err", err)

@@ -370,12 +370,19 @@ func (c *Controller) change(conf Config) transition {
 // tell lets the control plane know what Slurm does not like of the
 // configuration that it took, once.
 func (c *Controller) tell(complaints []string) {
+	var fresh []string
 	for _, text := range complaints {
-		if !slices.Contains(c.told, text) {
-			c.notices.send(context.Background(), imds.Hook{ID: rand.Text(), Kind: "slurmctld-complained", Detail: text})
+		if !slices.Contains(c.told, text) && !slices.Contains(fresh, text) {
+			fresh = append(fresh, text)
 		}
 	}
 	c.told = complaints
+	// The control plane waits for the configuration, not for this.
+	go func() {
+		for _, text := range fresh {
+			c.notices.send(context.Background(), imds.Hook{ID: rand.Text(), Kind: "slurmctld-complained", Detail: text})
+		}
+	}()
 }
 
 // goBack puts the files back that slurmctld took last, if it ever took any.

@@ -139,6 +139,14 @@ func TestCanary(t *testing.T) {
 		must(t, strings.HasSuffix(r.line(), "\n0"), "the configuration is not the former one: %s", r)
 	}
 	defer c.settings(t, "update-cluster", "", "", "[]")
+	// What slurmctld takes without liking it is told.
+	c.settings(t, "update-cluster", "", "", `[{"parameterName":"PriorityWeightAge","parameterValue":"1000"}]`)
+	eventually(t, 10*time.Second, "the control plane tells what Slurm complains of", func() error {
+		if r := succeed(t, openpcs("explain", c.id)); !strings.Contains(r.out, "PriorityWeightAge can only be used with SlurmDBD") {
+			return errors.New(r.String())
+		}
+		return nil
+	})
 	pid := c.unit(t, "MainPID")
 	refused("PreemptMode", "NO_SUCH_MODE")
 	must(t, c.unit(t, "MainPID") == pid, "slurmctld was reconfigured, though the canary had refused")

@@ -72,3 +72,21 @@ func TestChooseProbesWithOneLaunch(t *testing.T) {
 		t.Errorf("Choose = %v, busy %v; want nothing while it rests", ok, busy)
 	}
 }
+
+// R4: when capacity comes back the node is usable at once, without a person.
+func TestR4_NodeComesBackWhenCapacityDoes(t *testing.T) {
+	w := newWorld(t, fleet.Group{ID: "pcs_g", Name: "g", Status: fleet.Active, Max: 1})
+	w.broken = true
+	w.slurm["g-1"].busy = true
+	w.resume("g-1")
+	w.settle()
+	if h := w.slurm["g-1"]; h.down || h.power != "down" {
+		t.Fatalf("after the failure the node is %+v, want idle~", h)
+	}
+	w.broken = false
+	w.resume("g-1")
+	w.settle()
+	if i := w.live("g-1"); i == nil || i.ReadyAt.IsZero() || w.node("g-1").Attempts != 0 {
+		t.Errorf("the node did not come up: %+v %+v", i, w.node("g-1"))
+	}
+}

@@ -16,6 +16,7 @@ import (
 
 // waits says what Slurm's reasons of waiting jobs mean here.
 var waits = map[string]string{
+	"None":            "Slurm has not looked at it yet.",
 	"Resources":       "It waits until nodes of its queue are free, or have come up.",
 	"Priority":        "Jobs before it in the queue have a higher priority.",
 	"Dependency":      "It waits for another job to end.",

@@ -4,7 +4,9 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -90,6 +92,13 @@ func TestC20_RegistrationIsChecked(t *testing.T) {
 	id := c.submit(t, "liar", "hostname")
 	_, n := c.waitNode(t, "liar-1", 30*time.Second, "refused", func(n node) bool { return strings.Contains(n.reason, "Low RealMemory") })
 	matches(t, "the reason", n.reason, `Low RealMemory \(reported:\d+ < [0-9.]+% of configured:99000000\)`)
+	eventually(t, 20*time.Second, "explain tells it with Slurm's figures", func() error {
+		r := succeed(t, openpcs("explain", c.id+"/liar-1"))
+		if !regexp.MustCompile(`INVALID_REGISTRATION[^\n]*Low RealMemory \(reported:\d+ <`).MatchString(r.out) {
+			return errors.New(r.String())
+		}
+		return nil
+	})
 	c.controller("scancel " + id)
 	c.deleteQueue(t, "liar")
 	c.deleteGroup(t, "liar")

@@ -107,12 +107,15 @@ func (c *Control) command(ctx context.Context, l *loop, ctld Slurmctld, batch or
 	return errors.Join(append(errs, err)...)
 }
 
+// powerUpAgain is how long a POWER_UP that Slurm does not show is waited for.
+const powerUpAgain = 15 * time.Second
+
 // askedPowerUp reports whether POWER_UP is to be asked now: Slurm shows it a
 // moment later, and asking again meanwhile would start anew.
 func (l *loop) askedPowerUp(node string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Since(l.poweredUp[node]) < 15*time.Second {
+	if time.Since(l.poweredUp[node]) < powerUpAgain {
 		return false
 	}
 	l.poweredUp[node] = time.Now()

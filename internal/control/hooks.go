@@ -237,13 +237,13 @@ func (c *Control) Go(ctx context.Context, i fleet.Instance) error {
 	announced, cancel := c.resumed.subscribe(i.ClusterID, i.NodeName)
 	defer cancel()
 	for {
-		early := false
+		wait := false
 		err := c.Store.View(ctx, func(tx *store.Tx) error {
 			n, err := fleet.Nodes.Get(tx, fleet.NodeID(i.ClusterID, i.NodeName))
-			early = n.Early
+			wait = n.Early || !n.Want // one that nobody wants is about to be ended
 			return ignoreMissing(err)
 		})
-		if err != nil || !early {
+		if err != nil || !wait {
 			return err
 		}
 		select {

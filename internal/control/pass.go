@@ -117,11 +117,12 @@ func (c *Control) creationFailed(ctx context.Context, cl fleet.Cluster, cause er
 // transaction, and starts the effects.
 func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 	var effects []fleet.Action
+	var adopted []string
 	var next time.Time
 	var cl fleet.Cluster
 	states, since := l.states(), l.sinces()
 	err := c.Store.Update(ctx, func(tx *store.Tx) error {
-		effects = nil
+		effects, adopted = nil, nil
 		now := time.Now().UTC()
 		var err error
 		if cl, err = fleet.Clusters.Get(tx, l.id); err != nil {
@@ -169,6 +170,9 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 			if effect.Kind != "" {
 				effects = append(effects, effect)
 			}
+			if a.Kind == fleet.Adopt {
+				adopted = append(adopted, a.Node)
+			}
 			if a.Kind == fleet.GiveUp || a.Kind == fleet.Adopt || a.Kind == fleet.Lack || (a.Kind == fleet.Assign && effect.Kind == "") {
 				next = now // what that leaves behind is for the next pass
 			}
@@ -178,6 +182,7 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 	if err != nil {
 		return next, err
 	}
+	c.resumed.announce(l.id, adopted)
 	c.perform(l, cl, effects)
 	return next, nil
 }
@@ -285,11 +290,14 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 		return fleet.Action{}, fleet.Instances.Delete(w.tx, a.Instance)
 	case fleet.Adopt:
 		n := w.node(a.Node, w.groups[a.GroupID])
-		n.Want, n.WantAt, n.ChangedAt = true, w.now, w.now
+		n.Want, n.WantAt, n.ChangedAt, n.Early = true, w.now, w.now, false
 		return fleet.Action{}, errors.Join(w.putNode(n), w.event("node/"+a.Node, "adopted", map[string]any{"reason": a.Reason}))
 	case fleet.GiveUp:
 		n := w.node(a.Node, w.groups[a.GroupID])
 		n.Want, n.Early, n.Jobs = false, false, nil
+		if n.Index > w.groups[a.GroupID].Max {
+			n.Down = "" // Slurm does not have it any more
+		}
 		return fleet.Action{}, errors.Join(w.putNode(n), w.event("node/"+a.Node, "given-up", map[string]any{"reason": a.Reason}))
 	default:
 		return a, nil

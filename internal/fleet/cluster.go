@@ -147,9 +147,11 @@ type Group struct {
 	Tags            map[string]string `json:"tags,omitempty"`
 
 	// Launch is the resolved template; Revision counts its changes, so that
-	// instances of an older one can be told.
-	Launch   Launch `json:"launch"`
-	Revision int    `json:"revision"`
+	// instances of another one can be told. LastRevision is the newest ever
+	// given: that of a refused update has instances too, and is not used again.
+	Launch       Launch `json:"launch"`
+	Revision     int    `json:"revision"`
+	LastRevision int    `json:"lastRevision,omitempty"`
 	// Refused are the pools that had no instance to give lately. An update of
 	// the group forgets them.
 	Refused []Pool `json:"refused,omitempty"`
@@ -289,6 +291,12 @@ var Nodes = store.NewCollection("node", func(n Node) store.Index {
 
 // NodeID is the id under which a node is stored.
 func NodeID(clusterID, name string) string { return clusterID + "/" + name }
+
+// Revise gives the group the next revision.
+func (g *Group) Revise() {
+	g.LastRevision = max(g.LastRevision, g.Revision) + 1
+	g.Revision = g.LastRevision
+}
 
 // NeedsReplacement reports whether instances launched for the group before a
 // change differ from those launched after it. More subnets, a higher maximum

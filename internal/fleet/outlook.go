@@ -14,53 +14,60 @@ func Outlook(o Observed, g Group, index int, idle time.Duration) []string {
 		left := max(t.Sub(o.Now), 0).Round(time.Second)
 		return fmt.Sprintf("at %s (in %v)", t.UTC().Format(time.TimeOnly), left)
 	}
-	for _, i := range o.Instances {
-		if i.NodeName != name || !i.State.Live() {
-			continue
-		}
+	i, _ := o.Live(name)
+	rest, held := g.Held(o.Now)
+	lacks := fmt.Sprintf("Its group has no capacity (%s). One launch tries again %s, as soon as a job wants it.", rest.Code, at(rest.NotBefore))
+	resume := "scontrol update nodename=" + name + " state=resume gives it back."
+	switch NodeState(o, g, name) {
+	case NodeEnding:
+		return []string{"Its instance " + i.ID + " is being ended."}
+	case NodeLaunching:
+		return []string{"Its instance " + i.ID + " is being launched."}
+	case NodeBooting:
+		return []string{fmt.Sprintf("Its instance %s boots. If it has not registered by then, it is given up %s.", i.ID, at(i.StartedAt.Add(BootstrapTimeout)))}
+	case NodeEarly:
+		return []string{fmt.Sprintf("Its instance %s waits for Slurm's ResumeProgram. Without one it is ended %s.", i.ID, at(n.WantAt.Add(EarlyLimit)))}
+	case NodeStarting:
+		return []string{"Its instance " + i.ID + " has registered, and its slurmd is starting. ResumeTimeout gives it up if that does not come about."}
+	case NodeReclaimed:
+		return []string{"The provider takes its Spot instance back " + at(i.ReclaimAt) + "."}
+	case NodeDrained:
+		return []string{"It is drained, and left to whoever drained it: " + resume}
+	case NodeUnusable:
+		return []string{"Slurm took it out of service, so its instance " + i.ID + " is about to be ended, and a fresh one comes when it is needed."}
+	case NodeReplacing:
+		return []string{"Its group was updated: when its jobs are done, a fresh instance takes its place."}
+	case NodeUp:
 		switch {
-		case i.State == ShuttingDown:
-			return []string{"Its instance " + i.ID + " is being ended."}
-		case i.State == Pending && i.StartedAt.IsZero():
-			return []string{"Its instance " + i.ID + " is being launched."}
-		case i.RegisteredAt.IsZero():
-			return []string{fmt.Sprintf("Its instance %s boots. If it has not registered by then, it is given up %s.", i.ID, at(i.StartedAt.Add(BootstrapTimeout)))}
-		case n.Early:
-			return []string{fmt.Sprintf("Its instance %s waits for Slurm's ResumeProgram. Without one it is ended %s.", i.ID, at(n.WantAt.Add(EarlyLimit)))}
-		case i.ReadyAt.IsZero():
-			return []string{"Its instance " + i.ID + " has registered, and its slurmd is starting. ResumeTimeout gives it up if that does not come about."}
-		case !i.ReclaimAt.IsZero():
-			return []string{"The provider takes its Spot instance back " + at(i.ReclaimAt) + "."}
-		case seen.Has("DRAIN"):
-			return []string{"It is drained, and left to whoever drained it: scontrol update nodename=" + name + " state=resume gives it back."}
-		case i.GroupRevision != g.Revision:
-			return []string{"Its group was updated: when its jobs are done, a fresh instance takes its place."}
 		case index <= g.Min:
 			return []string{"It stays up: it is within the group's minimum of " + fmt.Sprint(g.Min) + "."}
 		case seen.Has("IDLE"):
 			return []string{"It is idle. Slurm suspends it once it has been so for " + idle.String() + "."}
-		default:
-			return []string{"It stays up while it has jobs, and " + idle.String() + " longer."}
 		}
-	}
-	rest, held := g.Held(o.Now)
-	switch {
-	case n.Down != "":
+		return []string{"It stays up while it has jobs, and " + idle.String() + " longer."}
+	case NodeFailed:
+		if n.Down == "" {
+			return []string{"It is down for " + seen.Reason + ", and about to be given back to Slurm."}
+		}
 		return []string{"slurmctld is about to be told: " + n.Down}
-	case g.Status == Deleting:
+	case NodeLeaving:
 		return []string{"Its group is being deleted."}
-	case seen.Has("DRAIN"):
-		return []string{"It is drained, and left to whoever drained it: scontrol update nodename=" + name + " state=resume gives it back."}
-	case held:
-		return []string{fmt.Sprintf("Its group has no capacity (%s). One launch tries again %s, as soon as a job wants it.", rest.Code, at(rest.NotBefore))}
-	case rests(o.Now, n.NotBefore):
+	case NodeHeld:
+		return []string{lacks}
+	case NodeResting:
 		return []string{"After its failure the next launch is " + at(n.NotBefore) + " at the earliest, as soon as a job wants it."}
-	case n.Want:
+	case NodeWanted:
+		if held {
+			return []string{lacks}
+		}
 		return []string{"An instance is about to be launched for it."}
-	case index <= g.Min:
+	case NodeDown:
+		return []string{"It is down in Slurm, and left to whoever set it so: " + resume}
+	case None:
+		return []string{"slurmctld does not have it: its group is not ACTIVE, or it lies above the group's maximum."}
+	}
+	if index <= g.Min {
 		return []string{"It is within the group's minimum of " + fmt.Sprint(g.Min) + ", so Slurm is about to be asked to resume it."}
-	case seen.Has("DOWN"):
-		return []string{"It is down in Slurm, and left to whoever set it so: scontrol update nodename=" + name + " state=resume gives it back."}
 	}
 	return []string{"It is off. It is launched when Slurm gives it to a job."}
 }

@@ -110,6 +110,7 @@ func Plan(o Observed) (actions []Action, next time.Time) {
 			p.node(g, n)
 		}
 	}
+	p.beyond(groups)
 	return p.actions, p.next
 }
 
@@ -275,7 +276,7 @@ func (p *planner) node(g Group, index int) {
 	// shows for a while counts in their place.
 	if known && node.Down == "" && !node.Early && g.Status != Deleting && p.contradicts(name, node) {
 		switch {
-		case seen.Has("POWERING_UP") && !node.Want && !live && !rests(p.Now, node.NotBefore):
+		case seen.Has("POWERING_UP") && !seen.Has("DOWN") && !node.Want && !live && !rests(p.Now, node.NotBefore):
 			p.do(Action{Kind: Adopt, GroupID: g.ID, Node: name, Reason: "Slurm is powering the node up"})
 			return
 		case seen.Has("POWERED_DOWN") && !seen.HasAny("POWER_UP", "POWERING_UP") && node.Want:
@@ -287,11 +288,17 @@ func (p *planner) node(g Group, index int) {
 		}
 	}
 	if node.Early {
-		if late := node.WantAt.Add(EarlyLimit); !p.Now.Before(late) || node.WantAt.After(p.Now) {
+		late := node.WantAt.Add(EarlyLimit)
+		switch {
+		case p.Now.Before(late) && !node.WantAt.After(p.Now):
+			p.wake(late)
+		case known && seen.Has("POWERING_UP") && !seen.Has("DOWN"):
+			// A job waits for it: it is the call that was lost.
+			p.do(Action{Kind: Adopt, GroupID: g.ID, Node: name, Reason: "Slurm is powering the node up"})
+			return
+		default:
 			p.do(Action{Kind: GiveUp, GroupID: g.ID, Node: name, Reason: "Slurm did not resume the node after all"})
 			return
-		} else {
-			p.wake(late)
 		}
 	}
 	if live || g.Status == Creating || g.Status == CreateFailed || g.Status == Deleting {
@@ -329,11 +336,27 @@ func (p *planner) node(g Group, index int) {
 			p.try(g.ID, pool.Type, pool.SubnetID)
 			p.do(Action{Kind: Assign, GroupID: g.ID, Node: name, Pool: pool})
 		}
-	case index <= g.Min && known && !seen.HasAny("DRAIN", "DOWN", "POWERING_DOWN"):
+	case index <= g.Min && known && !seen.HasAny("DRAIN", "DOWN", "POWERING_DOWN", "POWER_UP", "POWERING_UP"):
 		// Slurm answers with its ResumeProgram, which makes the node wanted: a
 		// slurmd that registers before Slurm expects it would leave the node
 		// powering up for ever.
 		p.do(Action{Kind: PowerUp, GroupID: g.ID, Node: name, Reason: "the group's minimum"})
+	}
+}
+
+// beyond takes back what was wished of nodes above their group's maximum: one
+// that comes back later is nobody's wish, and has nothing against it.
+func (p *planner) beyond(groups map[string]Group) {
+	var names []string
+	for name, n := range p.Nodes {
+		_, live := p.byNode[name] // is being retired
+		if g, ok := groups[n.GroupID]; ok && !live && n.Index > g.Max && (n.Want || n.Early || n.Down != "") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		p.do(Action{Kind: GiveUp, GroupID: p.Nodes[name].GroupID, Node: name, Reason: "the group's maximum was lowered below it"})
 	}
 }
 

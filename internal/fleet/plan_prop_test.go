@@ -118,7 +118,7 @@ func checkSafe(t interface {
 				t.Fatalf("a node is set down that has nothing against it: %+v, %+v", node, state)
 			}
 		case fleet.PowerUp:
-			if drained || state.Has("DOWN") || live[a.Node] > 0 || g.NodeIndex(a.Node) > g.Min {
+			if drained || state.HasAny("DOWN", "POWER_UP", "POWERING_UP") || live[a.Node] > 0 || g.NodeIndex(a.Node) > g.Min {
 				t.Fatalf("a node is powered up: %+v, %d instances, minimum %d", state, live[a.Node], g.Min)
 			}
 		case fleet.Replace:
@@ -153,18 +153,32 @@ func checkSafe(t interface {
 			}
 		case fleet.GiveUp:
 			early := node.Early && (o.Now.Sub(node.WantAt) >= fleet.EarlyLimit || node.WantAt.After(o.Now))
-			lost := node.Want && state.Has("POWERED_DOWN") && !state.Has("POWERING_UP") && o.Now.Sub(node.ChangedAt) >= fleet.LostHook && o.Now.Sub(o.Since[a.Node]) >= fleet.LostHook
-			if !early && !lost {
+			lost := node.Want && state.Has("POWERED_DOWN") && !state.Has("POWERING_UP") && silent(o.Now, node) && o.Now.Sub(o.Since[a.Node]) >= fleet.LostHook
+			beyond := node.Index > g.Max && (node.Want || node.Early || node.Down != "")
+			if beyond {
+				break
+			}
+			if (!early || (state.Has("POWERING_UP") && !state.Has("DOWN"))) && !lost {
 				t.Fatalf("a node is given up: %+v, %+v", node, state)
 			}
 		case fleet.Adopt:
-			if node.Want || live[a.Node] > 0 || !state.Has("POWERING_UP") || o.Now.Sub(node.ChangedAt) < fleet.LostHook || o.Now.Sub(o.Since[a.Node]) < fleet.LostHook {
+			early := node.Early && (o.Now.Sub(node.WantAt) >= fleet.EarlyLimit || node.WantAt.After(o.Now))
+			if early && state.Has("POWERING_UP") && !state.Has("DOWN") {
+				break
+			}
+			if node.Want || live[a.Node] > 0 || !state.Has("POWERING_UP") || state.Has("DOWN") || !silent(o.Now, node) || o.Now.Sub(o.Since[a.Node]) < fleet.LostHook {
 				t.Fatalf("a node is adopted: %+v, %+v, %d instances", node, state, live[a.Node])
 			}
 		default:
 			t.Fatalf("unknown action %q", a.Kind)
 		}
 	}
+}
+
+// silent reports whether no program of slurmctld spoke of a node lately; what
+// is later than now is from before the clock was set back.
+func silent(now time.Time, n fleet.Node) bool {
+	return now.Sub(n.ChangedAt) >= fleet.LostHook || n.ChangedAt.After(now)
 }
 
 // rests reports whether a rest is under way; none lasts longer than ten
@@ -274,6 +288,7 @@ type world struct {
 	broken  bool
 	full    map[string]bool // types without capacity
 	hanging bool            // agents do not register
+	watcher                 // of the nodes' states
 	t       interface {
 		Helper()
 		Fatalf(string, ...any)
@@ -306,8 +321,9 @@ func newWorld(t interface {
 		groups[i].InstanceTypes, groups[i].SubnetIDs = []string{"big", "small"}, []string{"subnet-1"}
 	}
 	w := &world{t: t, slurm: map[string]*host{}, full: map[string]bool{}}
-	w.o = fleet.Observed{Now: noon, Groups: groups, Nodes: map[string]fleet.Node{}}
+	w.o = fleet.Observed{Now: noon, Groups: groups, Nodes: map[string]fleet.Node{}, Since: map[string]time.Time{}}
 	w.configure()
+	w.look(fleet.ByAPI)
 	return w
 }
 
@@ -331,6 +347,7 @@ func (w *world) configure() {
 }
 
 func (w *world) observe() fleet.Observed {
+	before := w.o.Slurm
 	w.o.Slurm = map[string]slurm.Node{}
 	for name, h := range w.slurm {
 		state := []string{"IDLE", "CLOUD"}
@@ -354,6 +371,9 @@ func (w *world) observe() fleet.Observed {
 		case "falling":
 			state = append(state, "POWERING_DOWN")
 		}
+		if !slices.Equal(before[name].State, state) {
+			w.o.Since[name] = w.o.Now
+		}
 		w.o.Slurm[name] = slurm.Node{Name: name, State: state, Reason: h.reason}
 	}
 	return w.o
@@ -362,6 +382,11 @@ func (w *world) observe() fleet.Observed {
 func (w *world) node(name string) fleet.Node {
 	n := w.o.Nodes[name]
 	n.Name = name
+	for _, g := range w.o.Groups {
+		if index := g.NodeIndex(name); index > 0 {
+			n.GroupID, n.Index = g.ID, index
+		}
+	}
 	return n
 }
 
@@ -386,10 +411,11 @@ func (w *world) live(node string) *fleet.Instance {
 
 // resume is slurmctld's ResumeProgram for a node.
 func (w *world) resume(name string) {
+	defer w.look(fleet.BySlurm)
 	h := w.slurm[name]
 	h.power, h.since = "rising", w.o.Now
 	n := w.node(name)
-	n.Want, n.WantAt, n.Down, n.Early = true, w.o.Now, "", false
+	n.Want, n.WantAt, n.ChangedAt, n.Down, n.Early = true, w.o.Now, w.o.Now, "", false
 	w.o.Nodes[name] = n
 	if i := w.live(name); i != nil && i.State == fleet.Running && !i.ReadyAt.IsZero() {
 		i.State = fleet.ShuttingDown
@@ -398,15 +424,17 @@ func (w *world) resume(name string) {
 
 // suspend is its SuspendProgram.
 func (w *world) suspend(name string) {
+	defer w.look(fleet.BySlurm)
 	h := w.slurm[name]
 	h.power, h.since, h.busy, h.invalid = "falling", w.o.Now, false, false
 	n := w.node(name)
-	n.Want, n.Early = false, false
+	n.Want, n.Early, n.ChangedAt = false, false, w.o.Now
 	w.o.Nodes[name] = n
 }
 
 // lose is what the watch on the provider does for an instance that is gone.
 func (w *world) lose(i *fleet.Instance) {
+	defer w.look(fleet.ByControl)
 	i.State = fleet.ShuttingDown
 	n := w.node(i.NodeName)
 	n.Want, n.Early, n.Down = false, false, "pcs: instance "+i.ID+" is gone"
@@ -415,6 +443,7 @@ func (w *world) lose(i *fleet.Instance) {
 
 // apply does one action.
 func (w *world) apply(a fleet.Action) {
+	defer w.look(fleet.ByControl)
 	switch a.Kind {
 	case fleet.Assign:
 		w.serial++
@@ -428,6 +457,9 @@ func (w *world) apply(a fleet.Action) {
 			ID: fmt.Sprintf("i-%d", w.serial), State: fleet.Pending, GroupID: a.GroupID, Type: a.Pool.Type, SubnetID: a.Pool.SubnetID, NodeName: a.Node, LaunchedAt: w.o.Now, GroupRevision: rev,
 		})
 	case fleet.Start:
+		if w.slow {
+			return
+		}
 		i := w.find(a.Instance)
 		for w.full[i.Type] {
 			w.starts++
@@ -450,7 +482,12 @@ func (w *world) apply(a fleet.Action) {
 		h := w.slurm[a.Node]
 		h.down, h.reason = true, a.Reason
 	case fleet.Retire:
+		w.idle(w.find(a.Instance))
 		w.find(a.Instance).State = fleet.ShuttingDown
+		if n, ok := w.o.Nodes[a.Node]; ok && n.Want {
+			n.Want, n.Early = false, false
+			w.o.Nodes[a.Node] = n
+		}
 	case fleet.Fail:
 		i := w.find(a.Instance)
 		*i, w.o.Nodes[i.NodeName] = fleet.FailInstance(*i, w.node(i.NodeName), a.Code, a.Reason, "Backing Instance Failed To Bootstrap: "+i.ID, w.o.Now)
@@ -468,10 +505,13 @@ func (w *world) apply(a fleet.Action) {
 	case fleet.GiveUp:
 		n := w.node(a.Node)
 		n.Want, n.Early = false, false
+		if n.Index > w.group(a.GroupID).Max {
+			n.Down = ""
+		}
 		w.o.Nodes[a.Node] = n
 	case fleet.Adopt:
 		n := w.node(a.Node)
-		n.Want, n.WantAt, n.ChangedAt = true, w.o.Now, w.o.Now
+		n.Want, n.WantAt, n.ChangedAt, n.Early = true, w.o.Now, w.o.Now, false
 		w.o.Nodes[a.Node] = n
 	case fleet.PowerUp:
 		if h := w.slurm[a.Node]; h.power == "down" {
@@ -486,6 +526,7 @@ func (w *world) apply(a fleet.Action) {
 	case fleet.SetDown:
 		h := w.slurm[a.Node]
 		h.down, h.busy, h.reason = true, false, a.Reason
+		w.look(fleet.ByControl)
 		if h.power != "down" {
 			w.suspend(a.Node)
 		}
@@ -533,6 +574,7 @@ func (w *world) refused(i *fleet.Instance) bool {
 
 // agents lets every instance that runs register, and its slurmd.
 func (w *world) agents() (changed bool) {
+	defer w.look(fleet.ByAPI)
 	for k := range w.o.Instances {
 		i := &w.o.Instances[k]
 		if w.hanging || i.State != fleet.Running || i.StartedAt.IsZero() {
@@ -541,7 +583,7 @@ func (w *world) agents() (changed bool) {
 		if i.RegisteredAt.IsZero() {
 			i.RegisteredAt, changed = w.o.Now, true
 		}
-		if h := w.slurm[i.NodeName]; h != nil && h.power == "rising" && !w.node(i.NodeName).Early {
+		if h := w.slurm[i.NodeName]; h != nil && h.power == "rising" && !w.node(i.NodeName).Early && w.node(i.NodeName).Want {
 			h.power, changed = "up", true
 		}
 	}
@@ -550,6 +592,7 @@ func (w *world) agents() (changed bool) {
 
 // clocks are slurmctld's timers; it returns when the next one is due.
 func (w *world) clocks() (next time.Time) {
+	defer w.look(fleet.BySlurm)
 	due := func(at time.Time) bool {
 		if w.o.Now.Before(at) {
 			if next.IsZero() || at.Before(next) {
@@ -605,7 +648,7 @@ func (w *world) settle() {
 		if next.IsZero() {
 			return // quiet for good
 		}
-		w.o.Now = next
+		w.tick(next)
 	}
 	w.t.Fatalf("the plan does not come to rest; last it did %q in\n%+v\n%+v", last, w.o.Nodes, w.o.Slurm)
 }
@@ -618,89 +661,11 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 			fleet.Group{ID: "pcs_s", Name: "s", Status: fleet.Active, Min: 2, Max: 3},
 		)
 		names := []string{"d-1", "d-2", "d-3", "s-1", "s-2", "s-3"}
-		step := func() {
-			o := w.observe()
-			actions, _ := fleet.Plan(o)
-			checkSafe(t, o, actions)
-			for _, a := range actions {
-				w.apply(a)
-			}
-		}
 		for range rapid.IntRange(0, 40).Draw(t, "events") {
-			name := rapid.SampledFrom(names).Draw(t, "node")
-			h := w.slurm[name]
-			switch event := rapid.SampledFrom([]string{
-				"job", "job", "early job", "idle", "lost", "silent", "drain", "undrain", "down", "up", "broken", "mended", "hang", "unhang",
-				"full", "half full", "room", "reclaim", "clock", "invalid",
-				"update", "shrink", "grow", "time", "time", "plan", "plan", "plan", "agents",
-			}).Draw(t, "event"); {
-			case event == "time":
-				w.o.Now = w.o.Now.Add(time.Duration(rapid.IntRange(1, 700).Draw(t, "seconds")) * time.Second)
-				w.clocks()
-			case event == "clock": // is set, back or on
-				w.o.Now = w.o.Now.Add(time.Duration(rapid.IntRange(-90, 90).Draw(t, "minutes")) * time.Minute)
-			case event == "plan":
-				step()
-			case event == "agents":
-				w.agents()
-			case event == "broken":
-				w.broken = true
-			case event == "full":
-				w.full["big"], w.full["small"] = true, true
-			case event == "half full":
-				w.full["big"] = true
-			case event == "room":
-				clear(w.full)
-			case event == "mended":
-				w.broken = false
-			case event == "hang":
-				w.hanging = true
-			case event == "unhang":
-				w.hanging = false
-			case event == "update":
-				w.o.Groups[0].Revision++
-			case event == "shrink":
-				w.o.Groups[0].Max = 1
-				w.configure()
-			case event == "grow":
-				w.o.Groups[0].Max = 3
-				w.configure()
-			case h == nil: // not configured now
-			case event == "job" && !h.drain && !h.down && h.power == "down":
-				h.busy = true
-				w.resume(name)
-			case event == "early job" && !h.drain && !h.down && h.power == "down" && w.live(name) == nil:
-				n := w.node(name)
-				if !n.Want && !w.o.Now.Before(n.NotBefore) && n.Down == "" {
-					n.Want, n.Early, n.WantAt = true, true, w.o.Now
-					w.o.Nodes[name] = n
-				}
-			case event == "reclaim" && w.live(name) != nil && w.live(name).State == fleet.Running:
-				w.live(name).ReclaimAt = w.o.Now.Add(time.Minute)
-			case event == "idle" && h.power == "up" && !strings.HasPrefix(name, "s-"):
-				w.suspend(name)
-			case event == "lost" && w.live(name) != nil && w.live(name).State == fleet.Running:
-				w.lose(w.live(name))
-			case event == "silent" && h.power == "up" && !h.down: // slurmd died, or the node rebooted
-				h.down, h.busy = true, false
-				if !h.drain {
-					h.reason = "Not responding"
-				}
-			case event == "invalid" && h.power == "up" && !h.down && !h.drain:
-				if i := w.live(name); i != nil && i.ReadyAt.IsZero() {
-					h.busy = false // its job is ended
-				}
-				h.invalid, h.drain, h.reason = true, true, "Low RealMemory (reported:1 < 100.00% of configured:2)"
-			case event == "drain" && h.invalid:
-			case event == "drain":
-				h.drain, h.reason = true, "person drained it"
-			case event == "undrain" && h.drain:
-				h.drain, h.down, h.reason = false, false, ""
-			case event == "down" && !h.drain:
-				h.down, h.busy, h.reason = true, false, "person set it down"
-			case event == "up" && h.down && strings.HasPrefix(h.reason, "person"):
-				h.down, h.drain, h.reason = false, false, ""
-			}
+			w.happen(
+				rapid.SampledFrom(happenings).Draw(t, "event"), rapid.SampledFrom(names).Draw(t, "node"),
+				func(least, most int) int { return rapid.IntRange(least, most).Draw(t, "number") },
+			)
 		}
 		w.broken, w.hanging = false, false
 		clear(w.full)
@@ -757,7 +722,7 @@ func TestLaunchesAreBoundedWhenAllFail(t *testing.T) {
 			}
 			hours := []int{0, 0, 0}
 			for tick := range len(hours) * 3600 {
-				w.o.Now = noon.Add(time.Duration(tick) * time.Second)
+				w.tick(noon.Add(time.Duration(tick) * time.Second))
 				w.clocks()
 				if h := w.slurm["g-1"]; tt.group.Min == 0 && h.power == "down" && !h.down {
 					w.resume("g-1") // the job is there all the time

@@ -232,11 +232,17 @@ func TestPlan(t *testing.T) {
 		{name: "gives_up_a_node_that_slurm_does_not_resume", base: wanted, edit: func(s *scene) {
 			s.node.Early, s.node.WantAt = true, noon.Add(-fleet.EarlyLimit)
 		}, want: "give-up g-1"},
+		{name: "adopts_an_early_node_whose_resume_was_lost", base: wanted, edit: func(s *scene) {
+			s.node.Early, s.node.WantAt, s.slurm = true, noon.Add(-fleet.EarlyLimit), []string{"ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING"}
+		}, want: "adopt g-1"},
 		{name: "waits_for_the_resume_of_an_early_node", base: wanted, edit: func(s *scene) {
 			s.node.Early, s.node.WantAt = true, noon.Add(-fleet.EarlyLimit+time.Second)
 		}, next: time.Second},
 
 		{name: "powers_a_static_node_up", base: off, edit: func(s *scene) { s.group.Min = 1 }, want: "power-up g-1"},
+		{name: "does_not_power_up_what_slurm_powers_up", base: off, edit: func(s *scene) {
+			s.group.Min, s.slurm = 1, []string{"ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING"}
+		}},
 		{name: "does_not_power_up_before_slurmctld_answers", base: off, edit: func(s *scene) { s.group.Min, s.slurm = 1, nil }},
 		{name: "does_not_power_up_a_drained_node", base: off, edit: func(s *scene) { s.group.Min = 1; s.slurm = append(s.slurm, "DRAIN") }},
 		{name: "does_not_power_up_a_node_that_a_person_set_down", base: off, edit: func(s *scene) {

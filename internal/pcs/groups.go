@@ -457,7 +457,7 @@ func (s *Service) updateGroup(ctx context.Context, r *awsapi.Request, in *Update
 			return nil, "", err
 		}
 		if fleet.NeedsReplacement(before, g) {
-			g.Revision++
+			g.Revise()
 		}
 		g.Status, g.ModifiedAt, g.Errors, g.Refused = fleet.Updating, r.Now, nil, nil
 		return &GroupOut{groupOut(g)}, cl.ID, fleet.Groups.Put(tx, g)

@@ -90,6 +90,7 @@ fmt: ## Format the Go files
 .PHONY: docs
 docs: ## Write the pages that are made from the code
 	go test ./internal/condition -run TestDocument -write
+	go test ./internal/fleet -run TestPages -write
 
 .PHONY: clean
 clean: ## Remove what was built, and the cache of images

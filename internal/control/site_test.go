@@ -25,6 +25,7 @@ import (
 	"github.com/openpcs/openpcs/internal/ec2"
 	"github.com/openpcs/openpcs/internal/fault"
 	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/fleet/fleettest"
 	"github.com/openpcs/openpcs/internal/imds"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
 	"github.com/openpcs/openpcs/internal/store"
@@ -58,7 +59,8 @@ type site struct {
 	hooks   int    // delivered calls so far, for their ids
 	unheard string // kind of hooks that are taken, but whose answer is lost
 
-	seam fault.Seam // of the control planes to come
+	seam   fault.Seam // of the control planes to come
+	states *fleettest.Recorder
 }
 
 // killable is the fake provider with a hook after each launch, so that a
@@ -158,6 +160,7 @@ func newSite(t *testing.T, o options) *site {
 	if s.store, err = store.Open(filepath.Join(s.dir, "state.db")); err != nil {
 		t.Fatal(err)
 	}
+	s.record()
 	s.provider = &killable{Provider: fake.New(o.fake)}
 	ref, err := s.provider.ImportImage(s.ctx, compute.Image{Name: "slurm"})
 	if err != nil {
@@ -227,7 +230,6 @@ func (s *site) start() {
 	s.t.Helper()
 	ctx, stop := context.WithCancel(s.ctx)
 	keys := &awsapi.Keys{Store: s.store, Account: "000000000000"}
-	s.store.SetSeam(s.seam)
 	c := control.New(control.Options{
 		Seam: s.seam, Faults: true,
 		Store: s.store, Provider: fault.Provider(s.provider, s.seam), Keys: keys, Account: "000000000000", StateDir: s.dir, PrefixBits: 16,
@@ -276,6 +278,7 @@ func (s *site) restart() {
 	s.mu.Lock()
 	s.store = st
 	s.mu.Unlock()
+	s.record()
 	s.start()
 }
 
@@ -284,6 +287,7 @@ func (s *site) end() {
 	s.cancel()
 	s.agents.Wait()
 	synctest.Wait()
+	s.states.Flush()
 	_ = s.store.Close()
 }
 

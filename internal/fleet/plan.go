@@ -265,11 +265,7 @@ func (p *planner) node(g Group, index int) {
 	_, live := p.byNode[name]
 	seen, known := p.Slurm[name]
 	if node.Down != "" && known {
-		reason := node.Down
-		if seen.Has("DRAIN") && seen.Reason != "" && (!ours(seen.Reason) || begins(seen.Reason, invalidReasons)) {
-			reason = seen.Reason // that of who drained it outlives the instance
-		}
-		p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Down: node.Down, Reason: reason})
+		p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Down: node.Down, Reason: downReason(seen, node.Down)})
 		return
 	}
 	// Calls of Slurm's programs can be lost with the controller; what Slurm
@@ -283,7 +279,7 @@ func (p *planner) node(g Group, index int) {
 			p.do(Action{Kind: GiveUp, GroupID: g.ID, Node: name, Reason: "Slurm has the node powered down"})
 			return
 		case !live && !node.Want && !seen.HasAny("POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "POWER_DOWN", "DOWN"):
-			p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Reason: ReasonPrefix + "there is no instance behind the node"})
+			p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Reason: downReason(seen, ReasonPrefix+"there is no instance behind the node")})
 			return
 		}
 	}
@@ -380,6 +376,15 @@ func begins(reason string, with []string) bool {
 
 // ours reports whether Slurm or openpcs set the reason, not a person.
 func ours(reason string) bool { return begins(reason, ownReasons) }
+
+// downReason is the reason to set a node down with: that of who drained it
+// outlives the instance.
+func downReason(seen slurm.Node, reason string) string {
+	if seen.Has("DRAIN") && seen.Reason != "" && (!ours(seen.Reason) || begins(seen.Reason, invalidReasons)) {
+		return seen.Reason
+	}
+	return reason
+}
 
 // FailInstance records that an instance did not come up or was lost: it goes
 // to shutting-down (or stays terminated), its node is set down in Slurm with

@@ -26,6 +26,9 @@ type Machine struct {
 	States      []State
 	Transitions []Transition
 	Timers      []Timer
+	// Aside are states that the diagram leaves to the table, as nearly
+	// everything leads there.
+	Aside []string
 }
 
 // State is one state of a machine.
@@ -45,6 +48,8 @@ type Transition struct {
 	Code string
 	// Timers name the timers that have a part in it.
 	Timers []string
+	// Rare is left out of the diagram.
+	Rare bool
 }
 
 // None is no state: the thing does not exist.

@@ -34,6 +34,13 @@ func TestOutlook(t *testing.T) {
 		{"resting", off, func(s *scene) { s.node.NotBefore = noon.Add(20 * time.Second) }, "the next launch is at 12:00:20 (in 20s) at the earliest"},
 		{"wanted", off, func(s *scene) { s.node.Want = true }, "about to be launched"},
 		{"down", off, func(s *scene) { s.slurm[0], s.reason = "DOWN", "person" }, "left to whoever set it so"},
+		{"down_while_up", wanted, func(s *scene) { s.slurm[0], s.reason = "DOWN", "person" }, "left to whoever set it so"},
+		{"unusable", wanted, func(s *scene) { s.slurm[0], s.reason = "DOWN", "Not responding" }, "Slurm took it out of service, so its instance i-1 is about to be ended"},
+		{"to_be_recovered", off, func(s *scene) { s.slurm[0], s.reason = "DOWN", "pcs: gone" }, "It is down for pcs: gone, and about to be given back"},
+		{"wanted_without_capacity", off, func(s *scene) {
+			s.node.Want, s.group.Refused = true, rest("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
+		}, "no capacity (Full)"},
+		{"above_the_maximum", off, func(s *scene) { s.group.Max = 0 }, "slurmctld does not have it"},
 		{"to_be_set_down", off, func(s *scene) { s.node.Down = "pcs: gone" }, "about to be told: pcs: gone"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

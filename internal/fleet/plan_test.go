@@ -23,6 +23,7 @@ type scene struct {
 	slurm     []string // nil: slurmctld has not said anything
 	reason    string
 	now       time.Time
+	since     time.Time // of the state that slurmctld shows
 }
 
 func (s scene) plan() ([]fleet.Action, time.Time) {
@@ -35,6 +36,9 @@ func (s scene) plan() ([]fleet.Action, time.Time) {
 	}
 	if s.slurm != nil {
 		o.Slurm = map[string]slurm.Node{"g-1": {Name: "g-1", State: s.slurm, Reason: s.reason}}
+	}
+	if !s.since.IsZero() {
+		o.Since = map[string]time.Time{"g-1": s.since}
 	}
 	return fleet.Plan(o)
 }
@@ -239,6 +243,18 @@ func TestPlan(t *testing.T) {
 			s.node.Early, s.node.WantAt = true, noon.Add(-fleet.EarlyLimit+time.Second)
 		}, next: time.Second},
 
+		{name: "adopts_what_slurm_powers_up", base: off, edit: func(s *scene) {
+			s.slurm, s.since = []string{"ALLOCATED", "CLOUD", "POWERING_UP"}, noon.Add(-time.Hour)
+		}, want: "adopt g-1"},
+		{name: "does_not_adopt_what_a_person_set_down", base: off, edit: func(s *scene) {
+			s.slurm, s.reason, s.since = []string{"DOWN", "CLOUD", "POWERING_UP"}, "person says so", noon.Add(-time.Hour)
+		}},
+		{name: "drops_the_wish_for_a_node_above_the_maximum", base: off, edit: func(s *scene) {
+			s.node.Want, s.group.Max, s.slurm = true, 0, nil
+		}, want: "give-up g-1"},
+		{name: "drops_the_failure_of_a_node_above_the_maximum", base: off, edit: func(s *scene) {
+			s.node.Down, s.group.Max, s.slurm = "pcs: x", 0, nil
+		}, want: "give-up g-1"},
 		{name: "powers_a_static_node_up", base: off, edit: func(s *scene) { s.group.Min = 1 }, want: "power-up g-1"},
 		{name: "does_not_power_up_what_slurm_powers_up", base: off, edit: func(s *scene) {
 			s.group.Min, s.slurm = 1, []string{"ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING"}

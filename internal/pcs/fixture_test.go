@@ -21,6 +21,7 @@ import (
 	"github.com/openpcs/openpcs/internal/awsapi/awsapitest"
 	"github.com/openpcs/openpcs/internal/ec2"
 	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/fleet/fleettest"
 	"github.com/openpcs/openpcs/internal/iam"
 	"github.com/openpcs/openpcs/internal/pcs"
 	"github.com/openpcs/openpcs/internal/store"
@@ -49,6 +50,8 @@ type fixture struct {
 	mu    sync.Mutex
 	woken []string
 	seen  map[string]bool // members of the model that answers had
+
+	states *fleettest.Recorder
 }
 
 type object = map[string]any
@@ -56,6 +59,7 @@ type object = map[string]any
 func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	f := &fixture{World: awsapitest.New(t), t: t, seen: map[string]bool{}}
+	f.record()
 	pool := netip.MustParsePrefix("10.77.0.0/16")
 	people := iam.New(iam.Options{Store: f.Store, Account: awsapitest.Account, Now: f.Clock.Now})
 	if err := people.EnsureDefaults(context.Background()); err != nil {

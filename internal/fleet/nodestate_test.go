@@ -12,7 +12,7 @@ import (
 
 // watcher follows the states of a world's nodes and knows what is declared.
 type watcher struct {
-	slow   bool // launches take for ever
+	slow bool // launches take for ever
 	// strict fails for steps that are not declared. Worlds of random events
 	// are not: a rare course of them should not fail somebody's run, and the
 	// long walk, which is always the same, is there for that.

@@ -53,6 +53,7 @@ const (
 	TerminatedByUser       Code = "TERMINATED_BY_USER"
 	Idle                   Code = "IDLE"
 	ScaleIn                Code = "SCALE_IN"
+	NotWanted              Code = "NOT_WANTED"
 	GroupDeleted           Code = "GROUP_DELETED"
 	GroupUpdated           Code = "GROUP_UPDATED"
 )
@@ -171,6 +172,11 @@ var all = []Condition{
 		Idle, "node", Info,
 		"Slurm suspended the node, which was idle for as long as the cluster's scaleDownIdleTimeInSeconds.",
 		"Nothing needs to be done. A longer idle time keeps nodes for the next job; minInstanceCount keeps some for good.",
+	},
+	{
+		NotWanted, "node", Info,
+		"The instance was launched for a job that did not come to its node after all, or Slurm had the node powered down while its call that said so was lost.",
+		"Nothing needs to be done.",
 	},
 	{
 		ScaleIn, "node", Info,

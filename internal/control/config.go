@@ -14,6 +14,7 @@ import (
 
 	"github.com/openpcs/openpcs/internal/agent"
 	"github.com/openpcs/openpcs/internal/condition"
+	"github.com/openpcs/openpcs/internal/fault"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
 	"github.com/openpcs/openpcs/internal/slurm"
@@ -291,6 +292,9 @@ func (c *Control) settle(ctx context.Context, cl fleet.Cluster, hash string, sta
 				}
 			}
 			if err := fleet.Groups.Delete(tx, g.ID); err != nil {
+				return err
+			}
+			if err := fault.Forget(tx, cl.ID, now, func(id string) bool { return id == g.ID }); err != nil {
 				return err
 			}
 		}

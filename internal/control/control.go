@@ -60,6 +60,7 @@ type Control struct {
 	resumed  announcer
 	suspects map[string]time.Time     // seen stopped, since when
 	present  map[string]compute.State // the provider's instances
+	heard    map[string]time.Time     // when events spoke of them
 	doubts   chan string              // instances to be looked at
 	// launches bounds launches and terminations under way: more of them at
 	// once than this make each other slower.
@@ -71,7 +72,7 @@ const maxLaunches = 8
 
 // New returns a Control that does nothing until Start.
 func New(o Options) *Control {
-	c := &Control{Options: o, loops: map[string]*loop{}, busy: map[string]bool{}, present: map[string]compute.State{}, suspects: map[string]time.Time{}, doubts: make(chan string, 1024), launches: make(chan struct{}, maxLaunches)}
+	c := &Control{Options: o, loops: map[string]*loop{}, busy: map[string]bool{}, present: map[string]compute.State{}, heard: map[string]time.Time{}, suspects: map[string]time.Time{}, doubts: make(chan string, 1024), launches: make(chan struct{}, maxLaunches)}
 	if c.Slurmctld == nil {
 		c.Slurmctld = func(cl fleet.Cluster) Slurmctld { return newAgentClient(cl) }
 	}
@@ -127,6 +128,8 @@ type loop struct {
 	// nodes is what slurmctld said last; nil until it did.
 	nodes map[string]slurm.Node
 	since map[string]time.Time // when each came into its state
+	// confirmed is when slurmctld told of all nodes last.
+	confirmed time.Time
 	// poweredUp remembers when POWER_UP was asked for a static node, so that
 	// it is not asked again before Slurm shows it.
 	poweredUp map[string]time.Time

@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/openpcs/openpcs/internal/compute"
+	"github.com/openpcs/openpcs/internal/fault"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
 	"github.com/openpcs/openpcs/internal/slurm"
@@ -126,6 +128,9 @@ func (c *Control) deleteCluster(ctx context.Context, cl fleet.Cluster) error {
 			if err := fleet.Nodes.Delete(tx, fleet.NodeID(cl.ID, n.Name)); err != nil {
 				return err
 			}
+		}
+		if err := fault.Forget(tx, cl.ID, time.Now(), func(string) bool { return true }); err != nil {
+			return err
 		}
 		return fleet.Clusters.Delete(tx, cl.ID)
 	})

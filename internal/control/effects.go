@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/openpcs/openpcs/internal/compute"
+	"github.com/openpcs/openpcs/internal/fault"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/slurm"
 	"github.com/openpcs/openpcs/internal/store"
@@ -60,6 +61,8 @@ func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 			order("POWER_DOWN_ASAP", a)
 		case fleet.Recover:
 			order("RESUME", a)
+		case fleet.Look:
+			c.once(cl.ID, cl.ID+"/look", func(ctx context.Context) error { return c.look(ctx, l, cl) })
 		case fleet.HoldOut:
 			order(holdOut, a)
 		case fleet.SetDown:
@@ -185,6 +188,16 @@ func (c *Control) keepReasons(ctx context.Context, ctld Slurmctld, nodes []strin
 		errs = append(errs, scontrol(ctx, ctld, "update", "NodeName="+slurm.Compress(list), "Reason="+reason))
 	}
 	return errors.Join(errs...)
+}
+
+// look asks slurmctld for all nodes.
+func (c *Control) look(ctx context.Context, l *loop, cl fleet.Cluster) error {
+	nodes, err := c.Slurmctld(cl).Nodes(ctx)
+	if err != nil {
+		return fmt.Errorf("look at the nodes: %w", err)
+	}
+	l.setStates(nodes, true)
+	return nil
 }
 
 // holdOut is the order to set idle nodes down while nothing can be launched
@@ -347,7 +360,13 @@ func (c *Control) keepLogs(ctx context.Context, id string) {
 
 // ForgetHistory removes events and kept logs from before a time.
 func (c *Control) ForgetHistory(ctx context.Context, before time.Time) error {
-	err := c.Store.Update(ctx, func(tx *store.Tx) error { return tx.ForgetEvents(before) })
+	err := c.Store.Update(ctx, func(tx *store.Tx) error {
+		clusters, err := fleet.Clusters.All(tx)
+		for _, cl := range clusters {
+			err = errors.Join(err, fault.Forget(tx, cl.ID, time.Now(), func(string) bool { return false }))
+		}
+		return errors.Join(err, tx.ForgetEvents(before))
+	})
 	dirs, readErr := os.ReadDir(filepath.Join(c.StateDir, "logs"))
 	if errors.Is(readErr, os.ErrNotExist) {
 		return err

@@ -22,7 +22,7 @@ func faultEvent(tx *store.Tx, now time.Time, f fault.Fault, i fleet.Instance) er
 
 // strikeLaunch has the faults of a launch happen: it is refused, or the
 // instance's agent will be slow or hang.
-func (c *Control) strikeLaunch(ctx context.Context, i fleet.Instance) error {
+func (c *Control) strikeLaunch(ctx context.Context, id string) error {
 	if !c.Faults {
 		return nil
 	}
@@ -30,6 +30,11 @@ func (c *Control) strikeLaunch(ctx context.Context, i fleet.Instance) error {
 	var refused error
 	err := c.Store.Update(ctx, func(tx *store.Tx) error {
 		refused = nil
+		i, err := fleet.Instances.Get(tx, id)
+		if err != nil || i.State != fleet.Pending {
+			refused = errors.New("it is not to be launched any more")
+			return ignoreMissing(err)
+		}
 		for _, kind := range []fault.Kind{fault.InsufficientCapacity, fault.SlowBoot, fault.AgentHang} {
 			f, ok, err := fault.Strike(tx, i.ClusterID, i.GroupID, kind, i.Type, now)
 			if err != nil {

@@ -106,9 +106,9 @@ func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error
 				if ok || n.Want || now.Before(n.NotBefore) || n.Down != "" {
 					continue
 				}
-				n.Want, n.WantAt, n.Early = true, now, true
+				n.Want, n.WantAt, n.Early, n.GivenUp = true, now, true, ""
 			case "resume":
-				n.Want, n.WantAt, n.Jobs, n.Down, n.Early = true, now, jobs[name], "", false
+				n.Want, n.WantAt, n.Jobs, n.Down, n.Early, n.GivenUp = true, now, jobs[name], "", false, ""
 				if len(n.Jobs) > 0 {
 					detail["jobs"] = n.Jobs
 				}

@@ -63,7 +63,7 @@ func (c *Control) launch(ctx context.Context, cl fleet.Cluster, i fleet.Instance
 	if err != nil {
 		return err
 	}
-	if err := c.strikeLaunch(ctx, i); err != nil {
+	if err := c.strikeLaunch(ctx, i.ID); err != nil {
 		return err
 	}
 	return c.Provider.Launch(ctx, spec)

@@ -41,9 +41,19 @@ func (l *loop) setStates(nodes map[string]slurm.Node, full bool) {
 	l.since = since
 	if full {
 		l.nodes = maps.Clone(nodes)
+		if nodes != nil {
+			l.confirmed = now
+		}
 		return
 	}
 	maps.Copy(l.nodes, nodes)
+}
+
+// confirmation returns when slurmctld told of all nodes last.
+func (l *loop) confirmation() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.confirmed
 }
 
 // sinces returns when each node came into its state.
@@ -120,7 +130,7 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 	var adopted []string
 	var next time.Time
 	var cl fleet.Cluster
-	states, since := l.states(), l.sinces()
+	states, since, confirmed := l.states(), l.sinces(), l.confirmation()
 	err := c.Store.Update(ctx, func(tx *store.Tx) error {
 		effects, adopted = nil, nil
 		now := time.Now().UTC()
@@ -149,7 +159,7 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 		for _, id := range lose {
 			effects = append(effects, fleet.Action{Kind: loseInstance, Instance: id})
 		}
-		o := fleet.Observed{Now: now, Groups: groups, Instances: instances, Nodes: map[string]fleet.Node{}, Slurm: states, Since: since}
+		o := fleet.Observed{Now: now, Groups: groups, Instances: instances, Nodes: map[string]fleet.Node{}, Slurm: states, Since: since, Confirmed: confirmed}
 		for _, n := range nodes {
 			o.Nodes[n.Name] = n
 		}
@@ -290,11 +300,11 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 		return fleet.Action{}, fleet.Instances.Delete(w.tx, a.Instance)
 	case fleet.Adopt:
 		n := w.node(a.Node, w.groups[a.GroupID])
-		n.Want, n.WantAt, n.ChangedAt, n.Early = true, w.now, w.now, false
+		n.Want, n.WantAt, n.ChangedAt, n.Early, n.GivenUp = true, w.now, w.now, false, ""
 		return fleet.Action{}, errors.Join(w.putNode(n), w.event("node/"+a.Node, "adopted", map[string]any{"reason": a.Reason}))
 	case fleet.GiveUp:
 		n := w.node(a.Node, w.groups[a.GroupID])
-		n.Want, n.Early, n.Jobs = false, false, nil
+		n.Want, n.Early, n.Jobs, n.GivenUp = false, false, nil, a.Reason
 		if n.Index > w.groups[a.GroupID].Max {
 			n.Down = "" // Slurm does not have it any more
 		}

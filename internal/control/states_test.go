@@ -281,9 +281,9 @@ func twoTypes(most int) options {
 	o.groups[0].InstanceTypes = []string{"c6i.xlarge", "t3.micro"}
 	o.fake.LaunchError = func(spec compute.Spec) error {
 		switch spec.CPUs {
-		case 4:
+		case 2: // cores
 			return &compute.CapacityError{Code: "InsufficientInstanceCapacity", Err: errors.New("no room")}
-		case 2:
+		case 1:
 			pause(context.Background(), time.Second)
 		}
 		return nil

@@ -23,7 +23,7 @@ func (c *Control) isRunning(id string) bool {
 func (c *Control) setPresent(id string, s compute.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.present[id] = s
+	c.present[id], c.heard[id] = s, time.Now()
 }
 
 // suspect remembers since when an instance has been seen stopped.
@@ -135,7 +135,15 @@ func (c *Control) sweep(ctx context.Context) (again bool, err error) {
 	}
 	c.mu.Lock()
 	before := c.present
-	c.present = maps.Clone(have)
+	now := maps.Clone(have)
+	for id, at := range c.heard { // what came while the list was made is newer
+		if !at.Before(listed) {
+			now[id] = before[id]
+		} else {
+			delete(c.heard, id)
+		}
+	}
+	c.present = now
 	for id := range c.suspects {
 		if have[id] != compute.Stopped { // up again, or gone
 			delete(c.suspects, id)

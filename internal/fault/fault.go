@@ -139,6 +139,24 @@ func Strike(tx *store.Tx, clusterID, groupID string, kind Kind, typ string, now 
 	return Fault{}, false, nil
 }
 
+// Forget drops the faults of a cluster that are over or belong to a group that
+// is gone; gone says which is.
+func Forget(tx *store.Tx, clusterID string, now time.Time, gone func(groupID string) bool) error {
+	all, err := Faults.Of(tx, clusterID)
+	if err != nil {
+		return err
+	}
+	for _, f := range all {
+		if !f.Over(now) && !gone(f.GroupID) {
+			continue
+		}
+		if err := Faults.Delete(tx, f.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Of returns the faults of a cluster that are not over, the oldest first.
 func Of(tx *store.Tx, clusterID string, now time.Time) ([]Fault, error) {
 	all, err := Faults.Of(tx, clusterID)

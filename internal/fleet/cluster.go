@@ -272,6 +272,8 @@ type Node struct {
 	// Early says that a job got the node and ResumeProgram is still to come:
 	// the instance is launched ahead, but its slurmd must wait.
 	Early bool `json:"early,omitempty"`
+	// GivenUp is why it is not wanted any more though Slurm did not suspend it.
+	GivenUp string `json:"givenUp,omitempty"`
 	// Attempts counts launches that failed in a row; NotBefore holds the
 	// next one back.
 	Attempts  int       `json:"attempts,omitempty"`

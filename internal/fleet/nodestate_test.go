@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -91,6 +92,18 @@ func (w *world) tick(now time.Time) {
 	w.look(fleet.ByControl)
 }
 
+// back has slurmctld answer again: all that it did not tell of changes at
+// once, by whatever steps.
+func (w *world) back() {
+	if !w.away {
+		return
+	}
+	strict := w.strict
+	w.away, w.strict = false, false
+	w.look(fleet.BySlurm)
+	w.strict = strict
+}
+
 // happenings are what can happen in a world.
 var happenings = []string{
 	"job", "job", "early job", "done", "idle", "lost", "terminated", "silent", "drain", "undrain", "down", "up", "broken", "mended", "hang", "unhang",
@@ -110,14 +123,25 @@ func (w *world) happen(event, name string, number func(least, most int) int) {
 	case event == "clock": // is set, back or on
 		w.tick(w.o.Now.Add(time.Duration(number(-90, 90)) * time.Minute))
 	case event == "plan":
-		o := w.observe()
-		actions, _ := fleet.Plan(o)
-		checkSafe(w.t, o, actions)
-		for _, a := range actions {
-			w.apply(a)
+		for looked := true; looked; {
+			o := w.observe()
+			actions, _ := fleet.Plan(o)
+			checkSafe(w.t, o, actions)
+			looked = false
+			for _, a := range actions {
+				w.apply(a)
+				looked = looked || a.Kind == fleet.Look && !w.away // and plans with what it saw
+			}
 		}
 	case event == "agents":
 		w.agents()
+	case event == "away":
+		w.away = true
+	case event == "back":
+		w.back()
+	case w.away && slices.Contains([]string{
+		"job", "early job", "done", "idle", "silent", "drain", "undrain", "down", "up", "stray", "unheard resume", "unheard suspend", "late resume", "invalid", "shrink", "grow",
+	}, event): // it would take slurmctld
 	case event == "broken":
 		w.broken = true
 	case event == "slow":

@@ -55,6 +55,7 @@ const (
 	SetDown   ActionKind = "set-down"   // set Node down in Slurm, then power it down
 	Recover   ActionKind = "recover"    // Node has no instance left: make it idle~ at once
 	Reclaim   ActionKind = "reclaim"    // the provider takes Instance back now
+	Look      ActionKind = "look"       // ask slurmctld for all nodes
 	Lack      ActionKind = "lack"       // no pool has an instance for Node: free its job
 	HoldOut   ActionKind = "hold-out"   // set the idle Node down while its group's pools rest
 )
@@ -80,6 +81,9 @@ type Observed struct {
 	Slurm     map[string]slurm.Node // nil: slurmctld has not answered
 	// Since is when each node came into the state that Slurm has now.
 	Since map[string]time.Time
+	// Confirmed is when slurmctld was last asked for all nodes, and answered:
+	// what Slurm has may be old.
+	Confirmed time.Time
 }
 
 // Plan returns what to do for a cluster's nodes, in a stable order, and when
@@ -111,6 +115,9 @@ func Plan(o Observed) (actions []Action, next time.Time) {
 		}
 	}
 	p.beyond(groups)
+	if p.look {
+		p.do(Action{Kind: Look})
+	}
 	return p.actions, p.next
 }
 
@@ -120,6 +127,7 @@ type planner struct {
 	tries   map[string]map[[2]string]bool // launches under way, by group, type and subnet
 	actions []Action
 	next    time.Time
+	look    bool // a decision needs to know what Slurm has now
 }
 
 func (p *planner) do(a Action) { p.actions = append(p.actions, a) }
@@ -166,6 +174,9 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 		return
 	case index == 0 || index > g.Max:
 		retire(condition.ScaleIn, "the group's maximum was lowered below its node")
+		return
+	case !p.Nodes[i.NodeName].Want && p.Nodes[i.NodeName].GivenUp != "":
+		retire(condition.NotWanted, p.Nodes[i.NodeName].GivenUp)
 		return
 	case !p.Nodes[i.NodeName].Want:
 		retire(condition.Idle, "Slurm suspended its node")
@@ -227,9 +238,30 @@ func rests(now, notBefore time.Time) bool {
 	return now.Before(notBefore) && !notBefore.After(now.Add(backoffCap))
 }
 
-// contradicts reports whether Slurm has shown a node in one state, and no call
-// of its programs has come, for so long that one must have been lost.
-func (p *planner) contradicts(name string, node Node) bool {
+// contradiction finds what Slurm shows of a node against the last call of its
+// programs, and what to do when that lasts: calls can be lost with the
+// controller.
+func (p *planner) contradiction(g Group, name string) (Action, bool) {
+	node := p.Nodes[name]
+	seen, known := p.Slurm[name]
+	_, live := p.byNode[name]
+	if !known || node.Down != "" || node.Early || g.Status == Deleting {
+		return Action{}, false
+	}
+	switch {
+	case seen.Has("POWERING_UP") && !seen.Has("DOWN") && !node.Want && !live && !rests(p.Now, node.NotBefore):
+		return Action{Kind: Adopt, GroupID: g.ID, Node: name, Reason: "Slurm is powering the node up"}, true
+	case seen.Has("POWERED_DOWN") && !seen.HasAny("POWER_UP", "POWERING_UP") && node.Want:
+		return Action{Kind: GiveUp, GroupID: g.ID, Node: name, Reason: "Slurm has the node powered down"}, true
+	case !live && !node.Want && !seen.HasAny("POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "POWER_DOWN", "DOWN"):
+		return Action{Kind: SetDown, GroupID: g.ID, Node: name, Reason: downReason(seen, ReasonPrefix+"there is no instance behind the node")}, true
+	}
+	return Action{}, false
+}
+
+// lasting reports whether Slurm has shown a node in one state, and no call of
+// its programs has come, for so long that one must have been lost.
+func (p *planner) lasting(name string, node Node) bool {
 	since, ok := p.Since[name]
 	if !ok {
 		return false
@@ -238,8 +270,14 @@ func (p *planner) contradicts(name string, node Node) bool {
 		since = node.ChangedAt
 	}
 	at := since.Add(LostHook)
-	if p.Now.Before(at) {
+	switch {
+	case p.Now.Before(at):
 		p.wake(at)
+		return false
+	case p.Confirmed.Before(at):
+		// Nobody may have said anything since, least of all a slurmctld that is
+		// away: nothing is done for what is only old.
+		p.look = true
 		return false
 	}
 	return true
@@ -268,20 +306,9 @@ func (p *planner) node(g Group, index int) {
 		p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Down: node.Down, Reason: downReason(seen, node.Down)})
 		return
 	}
-	// Calls of Slurm's programs can be lost with the controller; what Slurm
-	// shows for a while counts in their place.
-	if known && node.Down == "" && !node.Early && g.Status != Deleting && p.contradicts(name, node) {
-		switch {
-		case seen.Has("POWERING_UP") && !seen.Has("DOWN") && !node.Want && !live && !rests(p.Now, node.NotBefore):
-			p.do(Action{Kind: Adopt, GroupID: g.ID, Node: name, Reason: "Slurm is powering the node up"})
-			return
-		case seen.Has("POWERED_DOWN") && !seen.HasAny("POWER_UP", "POWERING_UP") && node.Want:
-			p.do(Action{Kind: GiveUp, GroupID: g.ID, Node: name, Reason: "Slurm has the node powered down"})
-			return
-		case !live && !node.Want && !seen.HasAny("POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "POWER_DOWN", "DOWN"):
-			p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Reason: downReason(seen, ReasonPrefix+"there is no instance behind the node")})
-			return
-		}
+	if a, ok := p.contradiction(g, name); ok && p.lasting(name, node) {
+		p.do(a)
+		return
 	}
 	if node.Early {
 		late := node.WantAt.Add(EarlyLimit)
@@ -291,6 +318,9 @@ func (p *planner) node(g Group, index int) {
 		case known && seen.Has("POWERING_UP") && !seen.Has("DOWN"):
 			// A job waits for it: it is the call that was lost.
 			p.do(Action{Kind: Adopt, GroupID: g.ID, Node: name, Reason: "Slurm is powering the node up"})
+			return
+		case p.Confirmed.Before(late) && !node.WantAt.After(p.Now):
+			p.look = true
 			return
 		default:
 			p.do(Action{Kind: GiveUp, GroupID: g.ID, Node: name, Reason: "Slurm did not resume the node after all"})

@@ -70,6 +70,7 @@ func checkSafe(t interface {
 			if n := g.NodeIndex(a.Node); n < 1 || n > g.Max || (g.Status != fleet.Active && g.Status != fleet.Updating && g.Status != fleet.UpdateFailed) {
 				t.Fatalf("an instance is assigned to %s of the group %+v", a.Node, g)
 			}
+		case fleet.Look:
 		case fleet.Retire, fleet.Fail:
 			own := groups[i.GroupID]
 			index := own.NodeIndex(i.NodeName)
@@ -112,7 +113,7 @@ func checkSafe(t interface {
 			// A drained node goes down as well when its instance is lost: its
 			// jobs must be requeued. But only then.
 			// So does a node that Slurm has up for long with nothing behind it.
-			empty := live[a.Node] == 0 && !node.Want && o.Now.Sub(o.Since[a.Node]) >= fleet.LostHook &&
+			empty := confirmed(o, a.Node) && live[a.Node] == 0 && !node.Want && o.Now.Sub(o.Since[a.Node]) >= fleet.LostHook &&
 				!state.HasAny("POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "POWER_DOWN", "DOWN")
 			if node.Down == "" && !empty {
 				t.Fatalf("a node is set down that has nothing against it: %+v, %+v", node, state)
@@ -152,8 +153,8 @@ func checkSafe(t interface {
 				t.Fatalf("a node is marked up: %+v", state)
 			}
 		case fleet.GiveUp:
-			early := node.Early && (o.Now.Sub(node.WantAt) >= fleet.EarlyLimit || node.WantAt.After(o.Now))
-			lost := node.Want && state.Has("POWERED_DOWN") && !state.Has("POWERING_UP") && silent(o.Now, node) && o.Now.Sub(o.Since[a.Node]) >= fleet.LostHook
+			early := node.Early && (o.Now.Sub(node.WantAt) >= fleet.EarlyLimit && !o.Confirmed.Before(node.WantAt.Add(fleet.EarlyLimit)) || node.WantAt.After(o.Now))
+			lost := confirmed(o, a.Node) && node.Want && state.Has("POWERED_DOWN") && !state.Has("POWERING_UP") && silent(o.Now, node) && o.Now.Sub(o.Since[a.Node]) >= fleet.LostHook
 			beyond := node.Index > g.Max && (node.Want || node.Early || node.Down != "")
 			if beyond {
 				break
@@ -166,7 +167,7 @@ func checkSafe(t interface {
 			if early && state.Has("POWERING_UP") && !state.Has("DOWN") {
 				break
 			}
-			if node.Want || live[a.Node] > 0 || !state.Has("POWERING_UP") || state.Has("DOWN") || !silent(o.Now, node) || o.Now.Sub(o.Since[a.Node]) < fleet.LostHook {
+			if node.Want || live[a.Node] > 0 || !state.Has("POWERING_UP") || state.Has("DOWN") || !silent(o.Now, node) || o.Now.Sub(o.Since[a.Node]) < fleet.LostHook || !confirmed(o, a.Node) {
 				t.Fatalf("a node is adopted: %+v, %+v, %d instances", node, state, live[a.Node])
 			}
 		default:
@@ -179,6 +180,12 @@ func checkSafe(t interface {
 // is later than now is from before the clock was set back.
 func silent(now time.Time, n fleet.Node) bool {
 	return now.Sub(n.ChangedAt) >= fleet.LostHook || n.ChangedAt.After(now)
+}
+
+// confirmed reports whether slurmctld has told of the node since it has been
+// in its state for long.
+func confirmed(o fleet.Observed, name string) bool {
+	return !o.Confirmed.Before(o.Since[name].Add(fleet.LostHook))
 }
 
 // rests reports whether a rest is under way; none lasts longer than ten
@@ -197,7 +204,7 @@ func anything(t *rapid.T) fleet.Observed {
 			return noon.Add(-time.Duration(rapid.IntRange(0, 80).Draw(t, label+" minutes")) * time.Minute)
 		}
 	}
-	o := fleet.Observed{Now: noon, Nodes: map[string]fleet.Node{}, Slurm: map[string]slurm.Node{}, Since: map[string]time.Time{}}
+	o := fleet.Observed{Now: noon, Nodes: map[string]fleet.Node{}, Slurm: map[string]slurm.Node{}, Since: map[string]time.Time{}, Confirmed: past("confirmed")}
 	if rapid.IntRange(0, 9).Draw(t, "slurmctld is away") == 0 {
 		o.Slurm = nil
 	}
@@ -288,6 +295,7 @@ type world struct {
 	broken  bool
 	full    map[string]bool // types without capacity
 	hanging bool            // agents do not register
+	away    bool            // slurmctld says nothing, nor calls
 	watcher                 // of the nodes' states
 	t       interface {
 		Helper()
@@ -347,6 +355,9 @@ func (w *world) configure() {
 }
 
 func (w *world) observe() fleet.Observed {
+	if w.away {
+		return w.o // with what it said last
+	}
 	before := w.o.Slurm
 	w.o.Slurm = map[string]slurm.Node{}
 	for name, h := range w.slurm {
@@ -444,7 +455,14 @@ func (w *world) lose(i *fleet.Instance) {
 // apply does one action.
 func (w *world) apply(a fleet.Action) {
 	defer w.look(fleet.ByControl)
+	if w.away && slices.Contains([]fleet.ActionKind{fleet.PowerUp, fleet.PowerDown, fleet.Replace, fleet.SetDown, fleet.Recover, fleet.HoldOut}, a.Kind) {
+		return // the order does not arrive
+	}
 	switch a.Kind {
+	case fleet.Look:
+		if !w.away {
+			w.o.Confirmed = w.o.Now
+		}
 	case fleet.Assign:
 		w.serial++
 		var rev int
@@ -583,7 +601,7 @@ func (w *world) agents() (changed bool) {
 		if i.RegisteredAt.IsZero() {
 			i.RegisteredAt, changed = w.o.Now, true
 		}
-		if h := w.slurm[i.NodeName]; h != nil && h.power == "rising" && !w.node(i.NodeName).Early && w.node(i.NodeName).Want {
+		if h := w.slurm[i.NodeName]; h != nil && !w.away && h.power == "rising" && !w.node(i.NodeName).Early && w.node(i.NodeName).Want {
 			h.power, changed = "up", true
 		}
 	}
@@ -605,6 +623,7 @@ func (w *world) clocks() (next time.Time) {
 	for _, name := range slices.Sorted(maps.Keys(w.slurm)) {
 		h := w.slurm[name]
 		switch {
+		case w.away:
 		case h.power == "falling" && due(h.since.Add(suspendTimeout)):
 			h.power = "down"
 		case h.power == "rising" && due(h.since.Add(resumeTimeout)):
@@ -627,6 +646,7 @@ func (w *world) clocks() (next time.Time) {
 // is terminated. It fails if that does not come.
 func (w *world) settle() {
 	w.t.Helper()
+	w.back()
 	const rounds = 400
 	var last string
 	for range rounds {
@@ -663,7 +683,7 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 		names := []string{"d-1", "d-2", "d-3", "s-1", "s-2", "s-3"}
 		for range rapid.IntRange(0, 40).Draw(t, "events") {
 			w.happen(
-				rapid.SampledFrom(happenings).Draw(t, "event"), rapid.SampledFrom(names).Draw(t, "node"),
+				rapid.SampledFrom(append(slices.Clone(happenings), "away", "back")).Draw(t, "event"), rapid.SampledFrom(names).Draw(t, "node"),
 				func(least, most int) int { return rapid.IntRange(least, most).Draw(t, "number") },
 			)
 		}

@@ -24,6 +24,7 @@ type scene struct {
 	reason    string
 	now       time.Time
 	since     time.Time // of the state that slurmctld shows
+	old       bool      // it has not said anything since
 }
 
 func (s scene) plan() ([]fleet.Action, time.Time) {
@@ -39,6 +40,10 @@ func (s scene) plan() ([]fleet.Action, time.Time) {
 	}
 	if !s.since.IsZero() {
 		o.Since = map[string]time.Time{"g-1": s.since}
+	}
+	o.Confirmed = s.now
+	if s.old {
+		o.Confirmed = s.since
 	}
 	return fleet.Plan(o)
 }
@@ -243,6 +248,13 @@ func TestPlan(t *testing.T) {
 			s.node.Early, s.node.WantAt = true, noon.Add(-fleet.EarlyLimit+time.Second)
 		}, next: time.Second},
 
+		{name: "looks_before_it_gives_up_an_early_node", base: wanted, edit: func(s *scene) {
+			s.node.Early, s.node.WantAt = true, noon.Add(-fleet.EarlyLimit)
+			s.old, s.since = true, noon.Add(-time.Hour)
+		}, want: "look "},
+		{name: "looks_before_it_believes_what_is_old", base: wanted, edit: func(s *scene) {
+			s.slurm, s.since, s.old = []string{"IDLE", "CLOUD", "POWERED_DOWN"}, noon.Add(-time.Hour), true
+		}, want: "look "},
 		{name: "adopts_what_slurm_powers_up", base: off, edit: func(s *scene) {
 			s.slurm, s.since = []string{"ALLOCATED", "CLOUD", "POWERING_UP"}, noon.Add(-time.Hour)
 		}, want: "adopt g-1"},

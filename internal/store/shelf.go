@@ -31,15 +31,20 @@ type row struct {
 // ten thousand objects leave forty in each.
 const buckets = 256
 
-// bucket is a part of a shelf. The owner may change it in place.
+// owner marks what a transaction has made, and may change in place. It is not
+// the transaction itself, which would keep the snapshot before it alive, and so
+// on back to the first.
+type owner struct{ _ byte } // of a size, so that no two have one address
+
+// bucket is a part of a shelf.
 type bucket struct {
-	owner *Tx
+	owner *owner
 	rows  []*row
 }
 
 // shelf is all objects of one kind, by id and by name.
 type shelf struct {
-	owner  *Tx
+	owner  *owner
 	count  int
 	byID   [buckets]*bucket
 	byName [buckets]*bucket // of those that have a name
@@ -117,9 +122,9 @@ func bySeq(rows []*row) {
 func own(place **bucket, tx *Tx) *bucket {
 	switch b := *place; {
 	case b == nil:
-		*place = &bucket{owner: tx}
-	case b.owner != tx:
-		*place = &bucket{owner: tx, rows: slices.Clone(b.rows)}
+		*place = &bucket{owner: tx.owner}
+	case b.owner != tx.owner:
+		*place = &bucket{owner: tx.owner, rows: slices.Clone(b.rows)}
 	}
 	return *place
 }
@@ -135,10 +140,10 @@ func (tx *Tx) shelf(kind string) *shelf {
 	s := tx.objects.shelves[kind]
 	switch {
 	case s == nil:
-		s = &shelf{owner: tx}
-	case s.owner != tx:
+		s = &shelf{owner: tx.owner}
+	case s.owner != tx.owner:
 		mine := *s
-		mine.owner = tx
+		mine.owner = tx.owner
 		s = &mine
 	}
 	tx.objects.shelves[kind] = s

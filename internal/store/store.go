@@ -137,7 +137,7 @@ func (s *Store) prepare() error {
 
 // load takes the objects from the file.
 func (s *Store) load(ctx context.Context) error {
-	tx := &Tx{objects: &snapshot{shelves: map[string]*shelf{}}}
+	tx := &Tx{owner: new(owner), objects: &snapshot{shelves: map[string]*shelf{}}}
 	if err := s.write.QueryRowContext(ctx, `SELECT last FROM counter`).Scan(&tx.objects.last); err != nil {
 		return err
 	}
@@ -199,6 +199,7 @@ type Tx struct {
 	ctx     context.Context
 	store   *Store
 	objects *snapshot
+	owner   *owner
 	db      *sql.Tx // nil in View
 	history *sql.Tx // of View, begun at the first look at events
 }
@@ -261,7 +262,7 @@ func (s *Store) update(ctx context.Context, fn func(tx *Tx) error) error {
 	}
 	defer func() { _ = db.Rollback() }() // no effect after Commit
 	before := s.objects.Load()
-	tx := &Tx{ctx: ctx, store: s, db: db, objects: &snapshot{shelves: maps.Clone(before.shelves), last: before.last}}
+	tx := &Tx{ctx: ctx, store: s, db: db, owner: new(owner), objects: &snapshot{shelves: maps.Clone(before.shelves), last: before.last}}
 	if err := fn(tx); err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func TestFaultKeepsATermination(t *testing.T) {
 					defer close(ended)
 					_ = s.store.Update(context.Background(), func(tx *store.Tx) error {
 						close(held)
-						time.Sleep(time.Second)
+						pause(s.ctx, time.Second)
 						all, err := fleet.Instances.All(tx)
 						if err != nil {
 							return err
@@ -95,7 +95,7 @@ func TestFaultKeepsATermination(t *testing.T) {
 		})
 		s.ctld.submit(false, "g-1")
 		<-ended
-		time.Sleep(time.Microsecond)
+		s.wait(time.Microsecond)
 		if i := s.instances("g-1")[0]; i.State != fleet.ShuttingDown && i.State != fleet.Terminated {
 			t.Errorf("the instance that was ended is %s again", i.State)
 		}

@@ -23,7 +23,7 @@ import (
 // machines, and then told to the seam of the control planes.
 func (s *site) record() {
 	if s.states == nil {
-		s.states = fleettest.New(s.t, func() *store.Store {
+		s.states = fleettest.New(s.t.Errorf, func() *store.Store {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.store
@@ -281,7 +281,7 @@ func twoTypes(most int) options {
 	o.groups[0].InstanceTypes = []string{"c6i.xlarge", "t3.micro"}
 	o.fake.LaunchError = func(spec compute.Spec) error {
 		switch spec.CPUs {
-		case 2: // cores
+		case 2:
 			return &compute.CapacityError{Code: "InsufficientInstanceCapacity", Err: errors.New("no room")}
 		case 1:
 			pause(context.Background(), time.Second)

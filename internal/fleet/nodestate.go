@@ -39,8 +39,8 @@ func (o Observed) Live(node string) (Instance, bool) {
 // the group, is None once it has no instance.
 func NodeState(o Observed, g Group, name string) string {
 	n, seen := o.Nodes[name], o.Slurm[name]
-	// Slurm drains what registers with less than configured, by itself.
-	invalid := seen.Has("DRAIN") && begins(seen.Reason, invalidReasons)
+	down, invalid := seen.Has("DOWN"), seen.Has("DRAIN") && begins(seen.Reason, invalidReasons)
+	drained := seen.Has("DRAIN") && !invalid // by a person, or by a job's end
 	if i, ok := o.Live(name); ok {
 		switch {
 		case i.State == ShuttingDown || !n.Want:
@@ -55,11 +55,11 @@ func NodeState(o Observed, g Group, name string) string {
 			return NodeStarting
 		case !i.ReclaimAt.IsZero():
 			return NodeReclaimed
-		case seen.Has("DRAIN") && !invalid:
+		case drained:
 			return NodeDrained
-		case invalid, seen.Has("DOWN") && ours(seen.Reason):
+		case invalid || (down && ours(seen.Reason)):
 			return NodeUnusable
-		case seen.Has("DOWN"):
+		case down:
 			return NodeDown
 		case i.GroupRevision != g.Revision:
 			return NodeReplacing
@@ -68,7 +68,6 @@ func NodeState(o Observed, g Group, name string) string {
 	}
 	index := g.NodeIndex(name)
 	configured := index > 0 && index <= g.Max && g.Status != Creating && g.Status != CreateFailed
-	down := seen.Has("DOWN") || invalid
 	_, held := g.Held(o.Now)
 	switch {
 	case !configured:
@@ -77,9 +76,9 @@ func NodeState(o Observed, g Group, name string) string {
 		return NodeFailed
 	case g.Status == Deleting:
 		return NodeLeaving
-	case !n.Want && seen.Has("DRAIN") && !invalid:
+	case !n.Want && drained:
 		return NodeDrained
-	case !n.Want && down && !ours(seen.Reason):
+	case !n.Want && down && !invalid && !ours(seen.Reason):
 		return NodeDown
 	case rests(o.Now, n.NotBefore):
 		return NodeResting
@@ -87,7 +86,7 @@ func NodeState(o Observed, g Group, name string) string {
 		return NodeWanted
 	case held:
 		return NodeHeld
-	case down:
+	case down || invalid:
 		return NodeFailed
 	}
 	return NodeOff
@@ -120,7 +119,7 @@ func nodeMachine() Machine {
 			{NodeStarting, "Its instance registered, and slurmctld has not seen its slurmd."},
 			{NodeReclaimed, "Its Spot instance has an interruption notice."},
 			{NodeDrained, "A person or a job's end drained it. openpcs leaves that alone. It may have an instance."},
-			{NodeUnusable, "Its instance runs, and Slurm took it out of service: slurmd does not answer, it rebooted unexpectedly, or it registered anew with less than configured. It is powered down, in the last case when its jobs are done."},
+			{NodeUnusable, "Its instance runs, and Slurm took it out of service: slurmd does not answer, it rebooted unexpectedly, or it registered anew with less than slurm.conf says. It is powered down, in the last case when its jobs are done."},
 			{NodeDown, "A person set it down. openpcs leaves that alone. It may have an instance."},
 			{NodeReplacing, "It is up with an instance from before the last update of its group. When the update is in force it takes no more jobs, and is powered down when those it has are done."},
 			{NodeUp, "slurmd is up, and the node takes jobs."},
@@ -139,7 +138,7 @@ func nodeMachine() Machine {
 			{From: of(NodeResting), To: NodeOff, By: ByControl, Trigger: "its rest is over", Timers: []string{"rest of a node"}},
 			{From: of(NodeHeld), To: NodeOff, By: ByControl, Trigger: "a pool may be tried again", Timers: []string{"rest of a pool"}},
 			{From: of(NodeHeld), To: NodeOff, By: ByAPI, Trigger: updated, Rare: true},
-			{From: of(NodeDrained, NodeDown, NodeFailed), To: NodeOff, By: BySlurm, Trigger: person},
+			{From: of(NodeDrained, NodeDown, NodeFailed), To: NodeOff, By: BySlurm, Trigger: person, Rare: true},
 			{From: of(NodeWanted), To: NodeOff, By: ByControl, Trigger: giveUp, Timers: []string{"early limit", "lost call"}},
 
 			{From: of(NodeOff, NodeHeld, NodeFailed), To: NodeWanted, By: BySlurm, Trigger: "PrologSlurmctld has a job for it, or ResumeProgram names it; for the group's minimum openpcs asks for that (`State=POWER_UP`)", Timers: []string{"power-up"}},
@@ -160,16 +159,16 @@ func nodeMachine() Machine {
 			{From: of(NodeEnding), To: NodeStarting, By: BySlurm, Trigger: revived, Rare: true},
 
 			{From: of(NodeStarting), To: NodeUp, By: ByControl, Trigger: "slurmctld shows its slurmd"},
-			{From: of(NodeDrained, NodeDown), To: NodeUp, By: BySlurm, Trigger: person},
+			{From: of(NodeDrained, NodeDown, NodeUnusable), To: NodeUp, By: BySlurm, Trigger: person, Rare: true},
 			{From: of(NodeReplacing), To: NodeUp, By: ByControl, Trigger: "slurmctld refused the update of its group"},
 			{From: of(NodeDrained, NodeDown, NodeUnusable), To: NodeUp, By: ByControl, Trigger: forgot, Rare: true},
 
 			{From: of(NodeUp), To: NodeReplacing, By: ByAPI, Trigger: "`UpdateComputeNodeGroup` changed what instances are started with"},
 			{From: of(NodeStarting), To: NodeReplacing, By: ByControl, Trigger: "slurmctld shows its slurmd, and its group was updated meanwhile"},
-			{From: of(NodeDrained, NodeDown), To: NodeReplacing, By: BySlurm, Trigger: person},
+			{From: of(NodeDrained, NodeDown, NodeUnusable), To: NodeReplacing, By: BySlurm, Trigger: person, Rare: true},
 			{From: of(NodeDrained, NodeDown, NodeUnusable), To: NodeReplacing, By: ByControl, Trigger: forgot, Rare: true},
 
-			{From: of(NodeUp, NodeReplacing), To: NodeUnusable, By: BySlurm, Trigger: "slurmd does not answer, or the node rebooted unexpectedly"},
+			{From: of(NodeUp, NodeReplacing), To: NodeUnusable, By: BySlurm, Trigger: "slurmd does not answer, the node rebooted unexpectedly, or it registered anew with less than slurm.conf says"},
 			{From: of(NodeUp, NodeReplacing, NodeUnusable, NodeDrained, NodeDown), To: NodeReclaimed, By: ByControl, Trigger: "the provider gave notice"},
 
 			{From: of(NodeUp, NodeReplacing, NodeUnusable, NodeOff, NodeHeld, NodeResting, NodeFailed, NodeDown), To: NodeDrained, By: BySlurm, Trigger: "it was drained"},
@@ -194,6 +193,8 @@ func nodeMachine() Machine {
 			{From: of(NodeOff), To: NodeFailed, By: ByControl, Trigger: "Slurm has it up, and there is no instance behind it", Timers: []string{"lost call"}, Rare: true},
 			{From: of(NodeOff, NodeWanted, NodeDown), To: NodeFailed, By: BySlurm, Trigger: timeout, Timers: []string{"resume timeout"}, Rare: true},
 
+			{From: of(None), To: NodeFailed, By: ByAPI, Trigger: raised + " at once after it was lowered", Rare: true},
+
 			{From: of(NodeFailed), To: NodeResting, By: ByControl, Trigger: told, Timers: []string{"rest of a node"}},
 			{From: of(NodeEnding), To: NodeResting, By: ByControl, Trigger: gone + ", after it failed", Timers: []string{"rest of a node"}},
 			{From: of(NodeDrained, NodeDown), To: NodeResting, By: BySlurm, Trigger: person + ", after it failed", Timers: []string{"rest of a node"}},
@@ -206,6 +207,7 @@ func nodeMachine() Machine {
 			{From: of(NodeResting), To: NodeHeld, By: ByControl, Trigger: "its own rest is over", Timers: []string{"rest of a node", "rest of a pool"}, Rare: true},
 			{From: of(NodeDrained, NodeDown), To: NodeHeld, By: BySlurm, Trigger: person, Timers: []string{"rest of a pool"}},
 			{From: of(NodeWanted), To: NodeHeld, By: ByControl, Trigger: giveUp, Timers: []string{"rest of a pool"}, Rare: true},
+			{From: of(NodeWanted), To: NodeHeld, By: BySlurm, Trigger: timeout, Timers: []string{"resume timeout", "rest of a pool"}, Rare: true},
 			{From: of(None), To: NodeHeld, By: ByAPI, Trigger: raised, Timers: []string{"rest of a pool"}, Rare: true},
 
 			{From: bare, To: NodeLeaving, By: ByAPI, Trigger: "`DeleteComputeNodeGroup`"},

@@ -107,7 +107,7 @@ func (w *world) back() {
 // happenings are what can happen in a world.
 var happenings = []string{
 	"job", "job", "early job", "done", "idle", "lost", "terminated", "silent", "drain", "undrain", "down", "up", "broken", "mended", "hang", "unhang",
-	"full", "half full", "room", "reclaim", "clock", "invalid", "fail", "stray", "unheard resume", "unheard suspend", "late resume",
+	"full", "half full", "room", "reclaim", "clock", "fail", "stray", "invalid", "unheard resume", "unheard suspend", "late resume",
 	"update", "refused update", "shrink", "grow", "time", "time", "plan", "plan", "plan", "agents",
 }
 
@@ -146,6 +146,8 @@ func (w *world) happen(event, name string, number func(least, most int) int) {
 		w.broken = true
 	case event == "slow":
 		w.slow = true
+	case event == "fast":
+		w.slow = false
 	case event == "full":
 		w.full["big"], w.full["small"] = true, true
 	case event == "half full":
@@ -234,7 +236,7 @@ func (w *world) happen(event, name string, number func(least, most int) int) {
 		}
 		h.invalid, h.drain, h.reason = true, true, "Low RealMemory (reported:1 < 100.00% of configured:2)"
 		w.look(fleet.BySlurm)
-	case event == "drain" && h.invalid: // not before Slurm's own is over
+	case event == "drain" && h.invalid:
 	case event == "drain":
 		h.drain, h.reason = true, "person drained it"
 		w.look(fleet.BySlurm)
@@ -300,6 +302,11 @@ var stories = []string{
 	"d-1 unheard_resume down time time time",
 	"d-1 unheard_resume drain time plan",
 	"d-1 stray time plan",
+	"d-3 full " + refused + "time plan plan slow job d-2:job plan d-1:job plan 1795s fast plan 6s",
+	"d-1 job comes invalid undrain",
+	"d-1 job comes update invalid undrain",
+	"d-1 job comes invalid lost plan undrain",
+	"d-3 full job plan plan d-2:early_job plan shrink grow",
 	"d-1 slow early_job plan time plan job",
 	"d-1 early_job plan plan agents unheard_resume time plan time time time",
 	"d-1 broken job plan plan plan down up",

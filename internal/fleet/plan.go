@@ -386,6 +386,15 @@ func (p *planner) beyond(groups map[string]Group) {
 	}
 }
 
+// downReason is the reason that a node is set down with: that of who drained
+// it outlives the instance.
+func downReason(seen slurm.Node, reason string) string {
+	if seen.Has("DRAIN") && seen.Reason != "" && (!ours(seen.Reason) || begins(seen.Reason, invalidReasons)) {
+		return seen.Reason
+	}
+	return reason
+}
+
 // ownReasons begin the reasons that Slurm or openpcs set, and no person.
 var ownReasons = append([]string{
 	ReasonPrefix, "Failed to launch backing instance",
@@ -406,15 +415,6 @@ func begins(reason string, with []string) bool {
 
 // ours reports whether Slurm or openpcs set the reason, not a person.
 func ours(reason string) bool { return begins(reason, ownReasons) }
-
-// downReason is the reason to set a node down with: that of who drained it
-// outlives the instance.
-func downReason(seen slurm.Node, reason string) string {
-	if seen.Has("DRAIN") && seen.Reason != "" && (!ours(seen.Reason) || begins(seen.Reason, invalidReasons)) {
-		return seen.Reason
-	}
-	return reason
-}
 
 // FailInstance records that an instance did not come up or was lost: it goes
 // to shutting-down (or stays terminated), its node is set down in Slurm with

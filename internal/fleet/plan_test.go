@@ -258,6 +258,9 @@ func TestPlan(t *testing.T) {
 		{name: "adopts_what_slurm_powers_up", base: off, edit: func(s *scene) {
 			s.slurm, s.since = []string{"ALLOCATED", "CLOUD", "POWERING_UP"}, noon.Add(-time.Hour)
 		}, want: "adopt g-1"},
+		{name: "sets_down_what_has_no_instance", base: off, edit: func(s *scene) {
+			s.slurm, s.since = []string{"IDLE", "CLOUD"}, noon.Add(-time.Hour)
+		}, want: "set-down g-1"},
 		{name: "does_not_adopt_what_a_person_set_down", base: off, edit: func(s *scene) {
 			s.slurm, s.reason, s.since = []string{"DOWN", "CLOUD", "POWERING_UP"}, "person says so", noon.Add(-time.Hour)
 		}},
@@ -363,6 +366,26 @@ func TestI5_StaticNodesArePoweredUpOnceEach(t *testing.T) {
 	actions, _ := fleet.Plan(o)
 	if got, want := text(actions), "power-up a-1; power-up a-2; power-up a-3; power-up b-1; power-up b-2; power-up b-3"; got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// The reason of who drained a node outlives what openpcs sets it down for.
+func TestPlanKeepsTheReasonOfADrain(t *testing.T) {
+	for name, edit := range map[string]func(*scene){
+		"its_instance_failed": func(s *scene) { s.node.Down = "pcs: gone" },
+		"it_never_had_one":    func(s *scene) { s.since = noon.Add(-time.Hour) },
+		"slurm_had_drained_it": func(s *scene) {
+			s.node.Down, s.reason = "pcs: gone", "Low RealMemory (reported:1 < 100.00% of configured:2)"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := off()
+			s.slurm, s.reason = []string{"IDLE", "CLOUD", "DRAIN"}, "person: disk"
+			edit(&s)
+			if actions, _ := s.plan(); len(actions) != 1 || actions[0].Kind != fleet.SetDown || actions[0].Reason != s.reason {
+				t.Errorf("plan = %+v", actions)
+			}
+		})
 	}
 }
 

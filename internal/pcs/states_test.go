@@ -14,17 +14,17 @@ import (
 // record holds each commit of the service to the declared state machines.
 // What the tests write themselves they write as the control loop.
 func (f *fixture) record() {
-	if _, fuzz := f.t.(*testing.F); fuzz {
-		return // its own methods may not be called for each input
-	}
-	f.states = fleettest.New(f.t, func() *store.Store { return f.Store }, func(point string) fleet.By {
+	fail := func(format string, args ...any) { f.t.Errorf(format, args...) } // a fuzz test's t changes
+	f.states = fleettest.New(fail, func() *store.Store { return f.Store }, func(point string) fleet.By {
 		if strings.HasPrefix(point, "commit/pcs.") {
 			return fleet.ByAPI
 		}
 		return ""
 	})
 	f.Store.SetSeam(f.states.Seam)
-	f.t.Cleanup(f.states.Flush)
+	if t, ok := f.t.(*testing.T); ok {
+		t.Cleanup(f.states.Flush)
+	}
 }
 
 // Each call that changes a status is made in each state: it takes the steps

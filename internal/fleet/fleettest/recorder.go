@@ -12,12 +12,6 @@ import (
 	"github.com/openpcs/openpcs/internal/store"
 )
 
-// T is what a Recorder needs of a test.
-type T interface {
-	Helper()
-	Errorf(format string, args ...any)
-}
-
 // Step is a step of a machine.
 type Step struct {
 	Of string
@@ -26,7 +20,7 @@ type Step struct {
 
 // Recorder follows one state file. Its Seam goes into store.SetSeam.
 type Recorder struct {
-	t    T
+	fail func(format string, args ...any)
 	read func() *store.Store
 	// who tells which part made a commit, from its point, as
 	// commit/control.Hook; one of the test itself is "".
@@ -40,9 +34,10 @@ type Recorder struct {
 
 type state struct{ name, code string }
 
-// New returns a Recorder of the state file that read returns.
-func New(t T, read func() *store.Store, who func(point string) fleet.By) *Recorder {
-	return &Recorder{t: t, read: read, who: who, last: map[[2]string]state{}, seen: map[Step]int{}}
+// New returns a Recorder of the state file that read returns; fail is the
+// test's Errorf.
+func New(fail func(format string, args ...any), read func() *store.Store, who func(point string) fleet.By) *Recorder {
+	return &Recorder{fail: fail, read: read, who: who, last: map[[2]string]state{}, seen: map[Step]int{}}
 }
 
 // Seam takes a point of the store. Right before a commit its transaction is
@@ -72,7 +67,6 @@ var machines = func() map[string]fleet.Machine {
 }()
 
 func (r *Recorder) look(point string) {
-	r.t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := map[[2]string]state{}
@@ -105,7 +99,7 @@ func (r *Recorder) look(point string) {
 		return err
 	})
 	if err != nil {
-		r.t.Errorf("read the state file: %v", err)
+		r.fail("read the state file: %v", err)
 		return
 	}
 	for key, to := range now {
@@ -126,7 +120,6 @@ func (r *Recorder) look(point string) {
 }
 
 func (r *Recorder) step(key [2]string, from, to, code string) {
-	r.t.Helper()
 	by := r.who(r.point)
 	if by == "" {
 		return
@@ -134,7 +127,7 @@ func (r *Recorder) step(key [2]string, from, to, code string) {
 	s := fleet.Step{From: from, To: to, By: by, Code: code}
 	r.seen[Step{key[0], s}]++
 	if !machines[key[0]].Allows(s) {
-		r.t.Errorf("%s: the %s %s goes from %q to %q (%s) by %s, which is not declared", r.point, key[0], key[1], from, to, code, by)
+		r.fail("%s: the %s %s goes from %q to %q (%s) by %s, which is not declared", r.point, key[0], key[1], from, to, code, by)
 	}
 }
 

@@ -133,9 +133,12 @@ type loop struct {
 	// poweredUp remembers when POWER_UP was asked for a static node, so that
 	// it is not asked again before Slurm shows it.
 	poweredUp map[string]time.Time
-	failing   int  // passes that failed in a row
-	troubled  bool // and that it is recorded; known: since the start
-	known     bool
+	// passed is when the last pass began, clockSet when the clock was set, or
+	// the machine slept, before one.
+	passed, clockSet time.Time
+	failing          int  // passes that failed in a row
+	troubled         bool // and that it is recorded; known: since the start
+	known            bool
 }
 
 // Wake makes the cluster's loop look again soon; it never blocks.
@@ -174,6 +177,12 @@ const lookAgain = 10 * time.Second
 func (c *Control) run(l *loop) {
 	log := c.Log.With("cluster", l.id)
 	for {
+		now := time.Now()
+		if !l.passed.IsZero() && clockSet(now.Round(0).Sub(l.passed.Round(0)), now.Sub(l.passed)) {
+			l.clockSet = now.UTC()
+			log.Warn("Clock was set, or the machine slept: time-outs begin anew")
+		}
+		l.passed = now
 		next, err := c.pass(l)
 		if errors.Is(err, errGone) {
 			c.mu.Lock()
@@ -237,6 +246,9 @@ func (c *Control) trouble(l *loop, cause error) {
 		l.known, l.troubled = true, cause != nil
 	}
 }
+
+// clockSet reports whether the clock went another way than time did.
+func clockSet(wall, monotonic time.Duration) bool { return (wall - monotonic).Abs() > 5*time.Second }
 
 // once runs f in the background unless the same subject is under way, and
 // reports whether it does; the cluster is woken when it is done.

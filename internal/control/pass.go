@@ -159,7 +159,7 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 		for _, id := range lose {
 			effects = append(effects, fleet.Action{Kind: loseInstance, Instance: id})
 		}
-		o := fleet.Observed{Now: now, Groups: groups, Instances: instances, Nodes: map[string]fleet.Node{}, Slurm: states, Since: since, Confirmed: confirmed}
+		o := fleet.Observed{Now: now, Groups: groups, Instances: instances, Nodes: map[string]fleet.Node{}, Slurm: states, Since: since, Confirmed: confirmed, ClockSet: l.clockSet}
 		for _, n := range nodes {
 			o.Nodes[n.Name] = n
 		}

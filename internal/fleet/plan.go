@@ -84,6 +84,9 @@ type Observed struct {
 	// Confirmed is when slurmctld was last asked for all nodes, and answered:
 	// what Slurm has may be old.
 	Confirmed time.Time
+	// ClockSet is when the clock was last set, or the machine slept: time-outs
+	// that began before begin anew then.
+	ClockSet time.Time
 }
 
 // Plan returns what to do for a cluster's nodes, in a stable order, and when
@@ -136,6 +139,14 @@ func (p *planner) wake(at time.Time) {
 	if p.next.IsZero() || at.Before(p.next) {
 		p.next = at
 	}
+}
+
+// began is when something began to take time, for its time-out.
+func (p *planner) began(at time.Time) time.Time {
+	if at.Before(p.ClockSet) && !p.ClockSet.After(p.Now) {
+		return p.ClockSet
+	}
+	return at
 }
 
 func (p *planner) try(groupID, typ, subnetID string) {
@@ -196,7 +207,7 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 	case i.State == Pending && i.StartedAt.IsZero():
 		p.do(Action{Kind: Start, GroupID: g.ID, Node: i.NodeName, Instance: i.ID})
 	case i.RegisteredAt.IsZero():
-		if late := i.StartedAt.Add(BootstrapTimeout); !p.Now.Before(late) {
+		if late := p.began(i.StartedAt).Add(BootstrapTimeout); !p.Now.Before(late) {
 			p.do(Action{
 				Kind: Fail, Instance: i.ID, Node: i.NodeName, Code: condition.BootstrapTimeout,
 				Reason: "it did not register within " + BootstrapTimeout.String(),
@@ -311,7 +322,7 @@ func (p *planner) node(g Group, index int) {
 		return
 	}
 	if node.Early {
-		late := node.WantAt.Add(EarlyLimit)
+		late := p.began(node.WantAt).Add(EarlyLimit)
 		switch {
 		case p.Now.Before(late) && !node.WantAt.After(p.Now):
 			p.wake(late)

@@ -25,6 +25,7 @@ type scene struct {
 	now       time.Time
 	since     time.Time // of the state that slurmctld shows
 	old       bool      // it has not said anything since
+	clockSet  time.Time
 }
 
 func (s scene) plan() ([]fleet.Action, time.Time) {
@@ -41,7 +42,7 @@ func (s scene) plan() ([]fleet.Action, time.Time) {
 	if !s.since.IsZero() {
 		o.Since = map[string]time.Time{"g-1": s.since}
 	}
-	o.Confirmed = s.now
+	o.Confirmed, o.ClockSet = s.now, s.clockSet
 	if s.old {
 		o.Confirmed = s.since
 	}
@@ -255,6 +256,11 @@ func TestPlan(t *testing.T) {
 		{name: "looks_before_it_believes_what_is_old", base: wanted, edit: func(s *scene) {
 			s.slurm, s.since, s.old = []string{"IDLE", "CLOUD", "POWERED_DOWN"}, noon.Add(-time.Hour), true
 		}, want: "look "},
+		{name: "does_not_fail_a_boot_for_a_clock_that_was_set", base: wanted, edit: func(s *scene) {
+			i := &s.instances[0]
+			i.StartedAt, i.RegisteredAt, i.ReadyAt = noon.Add(-time.Hour), time.Time{}, time.Time{}
+			s.clockSet = noon.Add(-time.Minute)
+		}, next: fleet.BootstrapTimeout - time.Minute},
 		{name: "adopts_what_slurm_powers_up", base: off, edit: func(s *scene) {
 			s.slurm, s.since = []string{"ALLOCATED", "CLOUD", "POWERING_UP"}, noon.Add(-time.Hour)
 		}, want: "adopt g-1"},

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/openpcs/openpcs/internal/compute"
 )
@@ -29,22 +30,31 @@ func (s Seam) Cross(name string, f func()) {
 }
 
 // KillAt returns a seam that kills the process at the nth crossing of a
-// point, given as point or point#n. An empty point gives none.
+// point, given as point or point#n, or some time after it, given as
+// point+200ms: in the middle of what begins there. An empty point gives none.
 func KillAt(point string) Seam {
 	if point == "" {
 		return nil
 	}
-	name, nth, ok := strings.Cut(point, "#")
+	name, after, _ := strings.Cut(point, "+")
+	wait, _ := time.ParseDuration(after)
+	name, nth, ok := strings.Cut(name, "#")
 	left := int64(1)
 	if n, err := strconv.ParseInt(nth, 10, 64); ok && err == nil {
 		left = n
 	}
+	kill := func() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL) }
 	var crossed atomic.Int64
 	return func(p string) {
-		if p == name && crossed.Add(1) == left {
-			_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
-			select {}
+		if p != name || crossed.Add(1) != left {
+			return
 		}
+		if wait > 0 {
+			time.AfterFunc(wait, kill)
+			return
+		}
+		kill()
+		select {}
 	}
 }
 

@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -212,5 +213,23 @@ func TestReadyAndFailed(t *testing.T) {
 	// No substring counts: POWERED_DOWN is not DOWN.
 	if n := (Node{State: []string{"IDLE", "POWERED_DOWN"}}); n.Has("DOWN") || n.HasAny("DOWN") {
 		t.Error("POWERED_DOWN counts as DOWN")
+	}
+}
+
+// I8: the states of a very large cluster are read whole, in one answer.
+func TestI8_FifteenThousandNodes(t *testing.T) {
+	const count = 15_000
+	var doc strings.Builder
+	doc.WriteString(`{"nodes":[`)
+	for n := range count {
+		if n > 0 {
+			doc.WriteString(",")
+		}
+		fmt.Fprintf(&doc, `{"name":"big-%d","state":["IDLE","CLOUD","POWERED_DOWN"],"reason":"","address":"big-%d","cpus":96,"partitions":["all"]}`, n+1, n+1)
+	}
+	doc.WriteString(`],"last_update":{"set":true,"number":1764508548},"errors":[]}`)
+	nodes, err := ParseNodes([]byte(doc.String()))
+	if err != nil || len(nodes) != count || !nodes["big-15000"].Has("POWERED_DOWN") {
+		t.Fatalf("%d nodes, %v, the last is %+v", len(nodes), err, nodes["big-15000"])
 	}
 }

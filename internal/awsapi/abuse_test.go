@@ -88,24 +88,33 @@ func trickle(c net.Conn, every time.Duration) {
 // TestSlowClients is about clients that hold a connection: each is let go,
 // and no handler waits for it.
 func TestSlowClients(t *testing.T) {
-	const post = "POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: " + pcsTarget + ".Echo\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: 100000\r\n"
 	for _, tt := range []struct {
-		name, sends string
-		within      time.Duration
-		answer      string
+		name string
+		// ends is what follows the head of a signed call; nothing: not even that
+		// is sent.
+		ends   string
+		signed bool
+		within time.Duration
+		answer string
 	}{
-		{"headers", post + "X-Slow: ", 10 * time.Second, ""},
-		{"body", post + "\r\n", 30 * time.Second, "HTTP/1.1 408 "},
-		{"body_after_continue", post + "Expect: 100-continue\r\n\r\n", 30 * time.Second, "HTTP/1.1 100 "},
-		{"nothing_at_all", "", 10 * time.Second, ""},
+		{"headers", "X-Slow: ", true, 10 * time.Second, ""},
+		{"body", "\r\n", true, 30 * time.Second, "HTTP/1.1 408 "},
+		{"body_without_a_key", "\r\n", false, 30 * time.Second, "HTTP/1.1 400 "},
+		{"body_after_continue", "Expect: 100-continue\r\n\r\n", true, 30 * time.Second, "HTTP/1.1 100 "},
+		{"body_after_continue_without_a_key", "Expect: 100-continue\r\n\r\n", false, 30 * time.Second, "HTTP/1.1 400 "},
+		{"nothing_at_all", "", true, 10 * time.Second, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				sends := ""
+				if tt.ends != "" {
+					sends = head(t, tt.signed, 100_000) + tt.ends
+				}
 				c := dial(t, awsapi.NewServer(awsapi.Options{Keys: oneKey(aKey), Services: services(), Logger: quiet()}))
 				began := time.Now()
 				var sending sync.WaitGroup
 				sending.Go(func() {
-					if _, err := io.WriteString(c, tt.sends); err == nil && tt.sends != "" {
+					if _, err := io.WriteString(c, sends); err == nil && sends != "" {
 						trickle(c, time.Second)
 					}
 				})
@@ -192,6 +201,17 @@ func signed(t testing.TB, key awsapi.Key, at time.Time, service string, body []b
 	return req
 }
 
+// head is that of a call with a body of the length, without the empty line.
+func head(t testing.TB, withKey bool, length int) string {
+	t.Helper()
+	req := signed(t, aKey, time.Now(), "pcs", nil, func(r *http.Request) {
+		if !withKey {
+			r.Header.Del("Authorization")
+		}
+	})
+	return strings.Replace(text(t, req, "HTTP/1.1"), "Content-Length: 0\r\n\r\n", fmt.Sprintf("Content-Length: %d\r\n", length), 1)
+}
+
 // endless is a body that never ends, and counts what was read of it.
 type endless struct{ read int64 }
 
@@ -207,28 +227,40 @@ func (e *endless) Read(p []byte) (int, error) {
 // kept.
 func TestGiantBodies(t *testing.T) {
 	server := awsapi.NewServer(awsapi.Options{Keys: oneKey(aKey), Services: services(), Logger: quiet()})
-	for _, target := range []string{pcsTarget + ".Echo", ssmTarget + ".Echo", ""} {
-		body := &endless{}
-		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", body)
-		req.ContentLength = 1 << 30
-		req.Header.Set("X-Amz-Target", target)
-		if target == "" {
-			req.Header.Del("X-Amz-Target")
-			req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		}
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		rec := httptest.NewRecorder()
-		server.ServeHTTP(rec, req)
-		runtime.ReadMemStats(&after)
-		if rec.Code != http.StatusRequestEntityTooLarge || !strings.Contains(rec.Body.String(), "RequestEntityTooLarge") {
-			t.Errorf("%q: got %d %s", target, rec.Code, rec.Body)
-		}
-		if limit := int64(2 << 20); body.read > limit {
-			t.Errorf("%q: %d bytes were read", target, body.read)
-		}
-		if used := after.TotalAlloc - before.TotalAlloc; used > 16<<20 {
-			t.Errorf("%q: %d bytes were allocated", target, used)
+	for _, service := range []string{"pcs", "ssm", "ec2"} {
+		for name, tt := range map[string]struct {
+			length int64
+			key    bool
+			limit  int64 // of what is read
+			code   string
+		}{
+			"a gigabyte":               {1 << 30, true, 0, "RequestEntityTooLarge"},
+			"chunks":                   {-1, true, 2 << 20, "RequestEntityTooLarge"},
+			"a gigabyte without a key": {1 << 30, false, 64 << 10, "MissingAuthenticationToken"},
+			"a right size with no key": {1 << 20, false, 64 << 10, "MissingAuthenticationToken"},
+			"chunks without a key":     {-1, false, 64 << 10, "MissingAuthenticationToken"},
+		} {
+			body := &endless{}
+			req := signed(t, aKey, time.Now(), service, nil, func(r *http.Request) {
+				r.Body, r.ContentLength = io.NopCloser(body), tt.length
+				if !tt.key {
+					r.Header.Del("Authorization")
+				}
+			})
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			rec := httptest.NewRecorder()
+			server.ServeHTTP(rec, req)
+			runtime.ReadMemStats(&after)
+			if !strings.Contains(rec.Body.String(), tt.code) || (rec.Code == http.StatusRequestEntityTooLarge) != tt.key {
+				t.Errorf("%s, %s: got %d %s", service, name, rec.Code, rec.Body)
+			}
+			if body.read > tt.limit {
+				t.Errorf("%s, %s: %d bytes were read", service, name, body.read)
+			}
+			if used := after.TotalAlloc - before.TotalAlloc; used > 16<<20 {
+				t.Errorf("%s, %s: %d bytes were allocated", service, name, used)
+			}
 		}
 	}
 	// Small bodies that unfold to much.
@@ -291,14 +323,19 @@ func (l *lines) String() string {
 
 func newWire(t *testing.T, more ...awsapi.Operation) *wire {
 	t.Helper()
+	return newWireOf(t, awsapi.Options{}, more...)
+}
+
+func newWireOf(t *testing.T, o awsapi.Options, more ...awsapi.Operation) *wire {
+	t.Helper()
 	w := &wire{t: t, log: &lines{}}
-	all := services()
-	all[0].Operations = append(all[0].Operations, more...)
+	o.Keys, o.Services, o.Logger = oneKey(aKey), services(), slog.New(slog.NewTextHandler(w.log, nil))
+	o.Services[0].Operations = append(o.Services[0].Operations, more...)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := awsapi.NewHTTPServer(awsapi.NewServer(awsapi.Options{Keys: oneKey(aKey), Services: all, Logger: slog.New(slog.NewTextHandler(w.log, nil))}))
+	server := awsapi.NewHTTPServer(awsapi.NewServer(o))
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
 	w.address = l.Addr().String()

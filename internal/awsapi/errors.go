@@ -140,6 +140,17 @@ func errSignature(p Protocol, message string) *Error {
 	return newError(byStatus(p), byProtocol(p, "InvalidSignatureException", "SignatureDoesNotMatch", "AuthFailure"), message)
 }
 
+// errScope is a signature for another service than the request speaks to.
+func errScope(svc *service) *Error {
+	return errSignature(svc.Protocol, "Credential should be scoped to correct service: '"+svc.Name+"'.")
+}
+
+// errBusy is passing: official clients try again by themselves.
+func errBusy(p Protocol) *Error {
+	return newError(http.StatusServiceUnavailable, byProtocol(p, "ServiceUnavailableException", "ServiceUnavailable", "Unavailable"),
+		"Too many large requests are under way. Try again in a moment.")
+}
+
 func errSkew(p Protocol, message string) *Error {
 	if p == EC2Query {
 		return newError(http.StatusBadRequest, "RequestExpired", "Request has expired. "+message)

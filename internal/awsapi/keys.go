@@ -104,9 +104,15 @@ func (k *Keys) EnsureRoot(ctx context.Context) (Key, error) {
 	return key, nil
 }
 
-// IssueSession makes a short-lived key with a session token for the caller,
-// for example the role of an instance.
+// IssueSession makes a short-lived key with a session token for the caller.
 func (k *Keys) IssueSession(ctx context.Context, c Caller, ttl time.Duration) (Key, error) {
+	return k.IssueSessionIf(ctx, c, ttl, func(*store.Tx) error { return nil })
+}
+
+// IssueSessionIf is IssueSession on a condition, for example that the instance
+// whose role it is still runs. The condition is looked at in the transaction
+// that stores the key, so that what ends it can revoke all keys there are.
+func (k *Keys) IssueSessionIf(ctx context.Context, c Caller, ttl time.Duration, condition func(*store.Tx) error) (Key, error) {
 	key := Key{
 		ID:      "ASIA" + randomBase32(16),
 		Secret:  randomSecret(30),
@@ -115,11 +121,19 @@ func (k *Keys) IssueSession(ctx context.Context, c Caller, ttl time.Duration) (K
 		Expires: k.now().Add(ttl).UTC().Truncate(time.Second),
 	}
 	key.Caller.AccessKeyID = key.ID
-	if err := k.Store.Update(ctx, func(tx *store.Tx) error { return accessKeys.Put(tx, key) }); err != nil {
-		return Key{}, fmt.Errorf("issue session key: %w", err)
-	}
+	// Under the lock, so that a key that is revoked as soon as it is stored is
+	// not remembered after that.
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	err := k.Store.Update(ctx, func(tx *store.Tx) error {
+		if err := condition(tx); err != nil {
+			return err
+		}
+		return accessKeys.Put(tx, key)
+	})
+	if err != nil {
+		return Key{}, fmt.Errorf("issue session key: %w", err)
+	}
 	k.remember(key)
 	return key, nil
 }

@@ -17,6 +17,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,6 +28,10 @@ import (
 // defaultMaxBody bounds a request; AWS allows 1 MiB for awsJson.
 const defaultMaxBody = 1 << 20
 
+// defaultMaxBodies bounds the bodies of all requests under way. Those of people
+// and nodes have some KiB each; this is room for 64 of the largest.
+const defaultMaxBodies = 64 << 20
+
 // Options configure a Server.
 type Options struct {
 	Keys     KeyFinder
@@ -35,6 +40,8 @@ type Options struct {
 	Logger   *slog.Logger     // nil: slog.Default
 	Now      func() time.Time // nil: time.Now
 	MaxBody  int64            // bytes; 0: 1 MiB
+	// MaxBodies bounds the bodies of all requests under way, in bytes; 0: 64 MiB.
+	MaxBodies int64
 	// PageSecret seals pagination tokens. Keep it over restarts so that
 	// tokens survive them.
 	PageSecret []byte
@@ -66,6 +73,9 @@ type Server struct {
 	pager   *pager
 	observe func(Call)
 
+	maxBodies int64
+	bodies    atomic.Int64 // bytes that the requests under way may hold
+
 	services map[string]*service
 }
 
@@ -80,7 +90,7 @@ type service struct {
 func NewServer(opts Options) *Server {
 	s := &Server{
 		keys: opts.Keys, account: opts.Account, log: opts.Logger, now: opts.Now,
-		maxBody: opts.MaxBody, observe: opts.Observe,
+		maxBody: opts.MaxBody, maxBodies: opts.MaxBodies, observe: opts.Observe,
 		pager: lonePager, services: map[string]*service{},
 	}
 	if s.log == nil {
@@ -91,6 +101,9 @@ func NewServer(opts Options) *Server {
 	}
 	if s.maxBody == 0 {
 		s.maxBody = defaultMaxBody
+	}
+	if s.maxBodies == 0 {
+		s.maxBodies = defaultMaxBodies
 	}
 	if len(opts.PageSecret) > 0 {
 		s.pager = newPager(opts.PageSecret)
@@ -137,6 +150,7 @@ type exchange struct {
 	http     *http.Request
 	query    url.Values
 	body     []byte
+	reserved int64      // bytes of Server.bodies
 	form     url.Values // body and query of a form request
 	protocol Protocol   // best guess until the service is known
 	svc      *service
@@ -149,6 +163,7 @@ type exchange struct {
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{http: r, id: uuid.NewString(), started: s.now()}
+	defer func() { s.bodies.Add(-x.reserved) }()
 	// Writers of tests have no deadlines, which is all that can go wrong here.
 	conn := http.NewResponseController(w)
 	_ = conn.SetReadDeadline(time.Now().Add(bodyWithin))
@@ -197,11 +212,27 @@ func (x *exchange) service() *Service {
 // handle takes the exchange as far as it gets. The error is what the caller
 // sees; the cause is for the log.
 func (s *Server) handle(w http.ResponseWriter, x *exchange) (status int, e *Error, cause error) {
-	if e := s.read(w, x); e != nil {
+	if e := s.guess(x); e != nil {
 		return 0, e, nil
 	}
-	if e := s.authenticate(x); e != nil {
+	sig, key, e := s.identify(x)
+	if e != nil {
 		return 0, e, nil
+	}
+	// Only now, so that who has no key makes the server keep nothing.
+	if e := s.readBody(w, x); e != nil {
+		w.Header().Set("Connection", "close") // what is left of the body is nobody's next request
+		return 0, e, nil
+	}
+	if e := s.authenticate(x, sig, key); e != nil {
+		return 0, e, nil
+	}
+	if e := x.readForm(s.services); e != nil {
+		return 0, e, nil
+	}
+	x.req = &Request{
+		ID: x.id, Service: x.svc.Name, Region: sig.region, Account: s.account,
+		Caller: key.Caller, Now: x.started.UTC(), Body: x.body, Form: x.form, pager: s.pager,
 	}
 	if e := s.resolve(x); e != nil {
 		return 0, e, nil
@@ -221,11 +252,10 @@ func (s *Server) handle(w http.ResponseWriter, x *exchange) (status int, e *Erro
 	return http.StatusOK, nil, nil
 }
 
-// read takes the request off the wire and guesses its protocol.
-func (s *Server) read(w http.ResponseWriter, x *exchange) *Error {
+// guess looks at the head of the request and guesses its protocol.
+func (s *Server) guess(x *exchange) *Error {
 	r := x.http
 	target := r.Header.Get("X-Amz-Target")
-	isForm := mediaType(r) == "application/x-www-form-urlencoded"
 	x.protocol = JSON11
 	switch {
 	case target != "":
@@ -236,7 +266,7 @@ func (s *Server) read(w http.ResponseWriter, x *exchange) *Error {
 				}
 			}
 		}
-	case isForm, r.Method == http.MethodGet:
+	case isForm(r), r.Method == http.MethodGet:
 		x.protocol = Query
 	}
 	if x.svc != nil {
@@ -247,43 +277,74 @@ func (s *Server) read(w http.ResponseWriter, x *exchange) *Error {
 			return errIncomplete(x.protocol, "The header "+name+" is present more than once.")
 		}
 	}
-	if e := s.readBody(w, x); e != nil {
-		w.Header().Set("Connection", "close") // what is left of the body is nobody's next request
-		return e
-	}
 	var err error
 	if x.query, err = url.ParseQuery(r.URL.RawQuery); err != nil {
 		return newError(http.StatusBadRequest, byProtocol(x.protocol, "SerializationException", "MalformedQueryString", "MalformedQueryString"),
 			"The query string of the URL is malformed.")
 	}
 	if x.protocol == Query {
-		if e := x.readForm(isForm); e != nil {
-			return e
-		}
-		for _, svc := range s.services {
-			if svc.Version != "" && svc.Version == x.form.Get("Version") {
-				x.svc, x.protocol = svc, svc.Protocol
-			}
-		}
+		x.byVersion(s.services, x.query.Get("Version"))
 	}
 	return nil
 }
 
+// byVersion makes the service that has the version the one that is asked.
+func (x *exchange) byVersion(services map[string]*service, version string) {
+	for _, svc := range services {
+		if svc.Version != "" && svc.Version == version {
+			x.svc, x.protocol = svc, svc.Protocol
+		}
+	}
+}
+
+// maxPeek is how much of a form is looked at to refuse it in the words of its
+// service. Clients write Action and Version first.
+const maxPeek = 4 << 10
+
+// peek finds the service of a form whose signature does not tell it.
+func (s *Server) peek(x *exchange) {
+	if x.svc != nil || x.protocol != Query || !isForm(x.http) {
+		return
+	}
+	// As far as it comes and is a form: it is refused in any case.
+	head, _ := io.ReadAll(io.LimitReader(x.http.Body, maxPeek))
+	form, _ := url.ParseQuery(string(head))
+	x.byVersion(s.services, form.Get("Version"))
+}
+
+func isForm(r *http.Request) bool { return mediaType(r) == "application/x-www-form-urlencoded" }
+
 // onceOnly are the headers that mean something to the front door, which must
 // not see another one of them than a proxy before it.
-var onceOnly = []string{"X-Amz-Target", "X-Amz-Date", "X-Amz-Security-Token", "X-Amz-Content-Sha256", "Content-Type", "Date"}
+var onceOnly = []string{"Authorization", "X-Amz-Target", "X-Amz-Date", "X-Amz-Security-Token", "X-Amz-Content-Sha256", "Content-Type", "Date"}
 
+// readBody takes the body off the wire, if there is room for it.
 func (s *Server) readBody(w http.ResponseWriter, x *exchange) *Error {
+	errTooLarge := newError(http.StatusRequestEntityTooLarge,
+		byProtocol(x.protocol, "RequestEntityTooLargeException", "RequestEntityTooLarge", "RequestEntityTooLarge"),
+		fmt.Sprintf("The request body is larger than %d bytes.", s.maxBody))
+	size := x.http.ContentLength
+	switch {
+	case size > s.maxBody:
+		return errTooLarge
+	case size < 0: // it does not say
+		size = s.maxBody
+	}
+	if s.bodies.Add(size) > s.maxBodies {
+		s.bodies.Add(-size)
+		return errBusy(x.protocol)
+	}
+	x.reserved = size
 	body, err := io.ReadAll(http.MaxBytesReader(w, x.http.Body, s.maxBody))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case err == nil:
 		x.body = body
+		x.reserved = int64(len(body))
+		s.bodies.Add(x.reserved - size)
 		return nil
 	case errors.As(err, &tooLarge):
-		return newError(http.StatusRequestEntityTooLarge,
-			byProtocol(x.protocol, "RequestEntityTooLargeException", "RequestEntityTooLarge", "RequestEntityTooLarge"),
-			fmt.Sprintf("The request body is larger than %d bytes.", s.maxBody))
+		return errTooLarge
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return newError(http.StatusRequestTimeout, byProtocol(x.protocol, "RequestTimeoutException", "RequestTimeout", "RequestTimeout"),
 			fmt.Sprintf("The request body was not there within %s.", bodyWithin))
@@ -295,14 +356,21 @@ func (s *Server) readBody(w http.ResponseWriter, x *exchange) *Error {
 
 // readForm gathers the parameters of a form request. The ones of the
 // signature are not among them.
-func (x *exchange) readForm(isForm bool) *Error {
+func (x *exchange) readForm(services map[string]*service) *Error {
+	if x.protocol != Query && x.protocol != EC2Query {
+		return nil
+	}
+	form := isForm(x.http)
+	if !form && x.http.Method != http.MethodGet {
+		return nil // which its operation tells
+	}
 	x.form = url.Values{}
 	for k, v := range x.query {
 		if !strings.HasPrefix(k, "X-Amz-") {
 			x.form[k] = v
 		}
 	}
-	if isForm {
+	if form {
 		values, err := url.ParseQuery(string(x.body))
 		if err != nil {
 			return newError(http.StatusBadRequest, "MalformedQueryString", "The request body is no valid form: "+err.Error())
@@ -316,6 +384,10 @@ func (x *exchange) readForm(isForm bool) *Error {
 			return newError(http.StatusBadRequest, "InvalidParameterCombination", "The parameter "+k+" is present more than once.")
 		}
 	}
+	signedFor := x.svc
+	if x.byVersion(services, x.form.Get("Version")); x.svc != signedFor {
+		return errScope(x.svc)
+	}
 	return nil
 }
 
@@ -324,51 +396,64 @@ var regionPattern = regexp.MustCompile(`^[a-z]{2,10}(-[a-z]{2,12}){1,3}-[0-9]{1,
 // ValidRegion reports whether the name is shaped like one of a region.
 func ValidRegion(name string) bool { return regionPattern.MatchString(name) }
 
-// authenticate finds the service by the scope of the signature and verifies
-// it.
-func (s *Server) authenticate(x *exchange) *Error {
+// identify finds the service by the scope of the signature, and the key. It
+// needs the head of the request alone.
+func (s *Server) identify(x *exchange) (*signature, Key, *Error) {
 	sig, err := parseSignature(x.http, x.query)
+	if err != nil {
+		s.peek(x)
+	}
 	if errors.Is(err, errNoSignature) {
-		return errMissingAuth(x.protocol)
+		return nil, Key{}, errMissingAuth(x.protocol)
 	}
 	if err != nil {
-		return errIncomplete(x.protocol, err.Error())
+		return nil, Key{}, errIncomplete(x.protocol, err.Error())
 	}
 	svc, ok := s.services[sig.service]
 	if !ok {
-		if x.svc != nil {
-			return errSignature(x.protocol, "Credential should be scoped to correct service: '"+x.svc.Name+"'.")
+		if s.peek(x); x.svc != nil {
+			return nil, Key{}, errScope(x.svc)
 		}
-		return faultError(x.service(), &Fault{
+		return nil, Key{}, faultError(x.service(), &Fault{
 			Kind: FaultUnknownOperation, Name: sig.service,
 			Message: "openpcs has no service '" + sig.service + "'. It has: " + strings.Join(slices.Sorted(maps.Keys(s.services)), ", ") + ".",
 		})
 	}
 	if x.svc != nil && x.svc != svc {
-		return errSignature(x.protocol, "Credential should be scoped to correct service: '"+x.svc.Name+"'.")
+		return nil, Key{}, errScope(x.svc)
 	}
 	x.svc, x.protocol = svc, svc.Protocol
 	p := svc.Protocol
 	if !ValidRegion(sig.region) {
-		return errSignature(p, "Credential should be scoped to a valid region, not '"+sig.region+"'.")
+		return nil, Key{}, errSignature(p, "Credential should be scoped to a valid region, not '"+sig.region+"'.")
 	}
 	if h := sig.unsigned(x.http.Header); h != "" {
-		return errSignature(p, "The header '"+h+"' must be signed.")
+		return nil, Key{}, errSignature(p, "The header '"+h+"' must be signed.")
 	}
-	hash, e := x.payloadHash()
-	if e != nil {
-		return e
+	if given := x.http.Header.Get("X-Amz-Content-Sha256"); given == unsignedPayload || strings.HasPrefix(given, "STREAMING-") {
+		return nil, Key{}, errSignature(p, "The payload must be signed: "+given+" is not accepted by this service.")
 	}
 	key, err := s.keys.FindKey(x.http.Context(), sig.keyID)
 	if errors.Is(err, store.ErrNotFound) || (err == nil && !sameSecret(key.Token, sig.token)) {
-		return errUnknownKey(p)
+		return nil, Key{}, errUnknownKey(p)
 	}
 	if err != nil {
 		s.log.ErrorContext(x.http.Context(), "look up access key", "request", x.id, "key", sig.keyID, "error", err)
-		return faultError(&svc.Service, internalFault())
+		return nil, Key{}, faultError(&svc.Service, internalFault())
 	}
 	if err := sig.checkTime(x.started); err != nil {
-		return errSkew(p, err.Error())
+		return nil, Key{}, errSkew(p, err.Error())
+	}
+	return sig, key, nil
+}
+
+// authenticate verifies the signature over the whole request, and that the key
+// may be used now and from there.
+func (s *Server) authenticate(x *exchange, sig *signature, key Key) *Error {
+	p := x.protocol
+	hash, e := x.payloadHash()
+	if e != nil {
+		return e
 	}
 	if !sig.verify(x.http, key.Secret, hash) {
 		return errWrongSignature(p)
@@ -378,10 +463,6 @@ func (s *Server) authenticate(x *exchange) *Error {
 	}
 	if from := key.Caller.From; from != "" && from != remoteHost(x.http) {
 		return errElsewhere(p, key.Caller, remoteHost(x.http))
-	}
-	x.req = &Request{
-		ID: x.id, Service: svc.Name, Region: sig.region, Account: s.account,
-		Caller: key.Caller, Now: x.started.UTC(), Body: x.body, Form: x.form, pager: s.pager,
 	}
 	return nil
 }
@@ -401,14 +482,10 @@ func remoteHost(r *http.Request) string {
 func (x *exchange) payloadHash() (string, *Error) {
 	hash := hashHex(x.body)
 	given := x.http.Header.Get("X-Amz-Content-Sha256")
-	switch {
-	case given == "", sameSecret(given, hash):
-		return hash, nil
-	case given == unsignedPayload, strings.HasPrefix(given, "STREAMING-"):
-		return "", errSignature(x.protocol, "The payload must be signed: "+given+" is not accepted by this service.")
-	default:
+	if given != "" && !sameSecret(given, hash) {
 		return "", errSignature(x.protocol, "The provided 'x-amz-content-sha256' header does not match what was computed.")
 	}
+	return hash, nil
 }
 
 // resolve finds the operation in the table of the service.

@@ -60,7 +60,8 @@ func sentencef(format string, args ...any) error {
 var errNoSignature = errors.New("request is not signed")
 
 // parseSignature reads the signature out of the Authorization header or the
-// query of a presigned URL. Its errors are sentences for the caller.
+// query of a presigned URL. Its errors are sentences for the caller. That there
+// is one Authorization header only is checked before (onceOnly).
 func parseSignature(r *http.Request, query url.Values) (*signature, error) {
 	auth := r.Header.Values("Authorization")
 	_, inQuery := query["X-Amz-Signature"]
@@ -72,8 +73,6 @@ func parseSignature(r *http.Request, query url.Values) (*signature, error) {
 		return nil, errNoSignature
 	case len(auth) > 0 && inQuery:
 		return nil, sentence("Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter or the Authorization header should be specified")
-	case len(auth) > 1:
-		return nil, sentence("Authorization header is present more than once")
 	case inQuery:
 		return parsePresigned(query)
 	default:

@@ -264,16 +264,17 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 func (s *Server) ofInstance(f func(context.Context, fleet.Instance, []byte) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		i, err := s.instance(r)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxReport))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		i, err := s.instance(r)
-		var answer any
-		if err == nil {
-			answer, err = f(r.Context(), i, body)
-		}
+		answer, err := f(r.Context(), i, body)
 		if err != nil {
 			s.fail(w, r, err)
 			return
@@ -420,30 +421,44 @@ func (s *Server) profile(ctx context.Context, i fleet.Instance) (p iam.Profile, 
 
 // credentials are the instance's own keys: they die with it.
 func (s *Server) credentials(ctx context.Context, i fleet.Instance, profile iam.Profile) ([]byte, error) {
-	s.mu.Lock()
-	key, ok := s.roleKeys[i.ID]
-	s.mu.Unlock()
-	now := time.Now()
-	if !ok || key.Expires.Sub(now) < keyRenew {
-		var err error
-		caller := profile.Caller(s.Account, i.ID)
-		caller.From = i.Address
-		key, err = s.Keys.IssueSession(ctx, caller, keyLife)
-		if err != nil {
-			return nil, err
-		}
-		s.mu.Lock()
-		if s.roleKeys == nil {
-			s.roleKeys = map[string]awsapi.Key{}
-		}
-		s.roleKeys[i.ID] = key
-		s.mu.Unlock()
+	key, err := s.roleKey(ctx, i, profile)
+	if err != nil {
+		return nil, err
 	}
 	return json.MarshalIndent(Credentials{
-		Code: "Success", Type: "AWS-HMAC", LastUpdated: now.UTC().Format(time.RFC3339),
+		Code: "Success", Type: "AWS-HMAC", LastUpdated: time.Now().UTC().Format(time.RFC3339),
 		AccessKeyID: key.ID, SecretAccessKey: key.Secret, Token: key.Token,
 		Expiration: key.Expires.UTC().Format(time.RFC3339),
 	}, "", "  ")
+}
+
+// roleKey returns the key of an instance's role and renews it in time. It holds
+// the lock all the while: what Forget dropped must not come back.
+func (s *Server) roleKey(ctx context.Context, i fleet.Instance, profile iam.Profile) (awsapi.Key, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if key, ok := s.roleKeys[i.ID]; ok && time.Until(key.Expires) >= keyRenew {
+		return key, nil
+	}
+	caller := profile.Caller(s.Account, i.ID)
+	caller.From = i.Address
+	key, err := s.Keys.IssueSessionIf(ctx, caller, keyLife, func(tx *store.Tx) error {
+		// It may have ended since it asked. Keys are revoked after that is on
+		// record, so none comes into being later.
+		now, err := fleet.Instances.Get(tx, i.ID)
+		if err == nil && now.State != fleet.Pending && now.State != fleet.Running {
+			err = fmt.Errorf("instance %s is %s: %w", i.ID, now.State, store.ErrNotFound)
+		}
+		return err
+	})
+	if err != nil {
+		return awsapi.Key{}, err
+	}
+	if s.roleKeys == nil {
+		s.roleKeys = map[string]awsapi.Key{}
+	}
+	s.roleKeys[i.ID] = key
+	return key, nil
 }
 
 // Forget drops what is kept of an instance that is gone.

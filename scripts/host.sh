@@ -98,6 +98,7 @@ packages() {
 		incus-base incus-client mmdebstrap btrfs-progs squashfs-tools
 		dnsmasq-base attr debian-archive-keyring iproute2 nftables
 		ca-certificates curl gcc libc6-dev make git shellcheck
+		util-linux mount python3 openssh-client
 	)
 	local missing=() codename id
 	mapfile -t missing < <(missing_packages "${want[@]}")

@@ -306,6 +306,10 @@ func (a *App) serve(network, address, device string, h http.Handler, secure *tls
 		l = tls.NewListener(l, secure)
 	}
 	server := awsapi.NewHTTPServer(h)
+	if device != "" || strings.HasPrefix(address, a.host.Gateway.Addr().String()+":") {
+		// On the bridge every agent has one while its cluster starts.
+		awsapi.LimitConnections(server, 4096, 128)
+	}
 	go func() {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			a.failed <- fmt.Errorf("serve %s: %w", address, err)

@@ -20,10 +20,14 @@ import (
 )
 
 // A certificate of our own is good for two years, and made anew at a start in
-// its last three months.
+// its last three months. One that is in use stays longer, as clients elsewhere
+// must be given the new one.
 const (
-	certLife  = 2 * 365 * 24 * time.Hour
-	certRenew = 90 * 24 * time.Hour
+	certLife     = 2 * 365 * 24 * time.Hour
+	certRenew    = 90 * 24 * time.Hour
+	certRenewNow = 30 * 24 * time.Hour
+	// certRetry is when it is tried again after it went wrong.
+	certRetry = time.Hour
 )
 
 // secured is how the API on the host is served.
@@ -50,13 +54,14 @@ func (o Options) secure(now time.Time) (secured, error) {
 		if err != nil {
 			return secured{}, fmt.Errorf("make a certificate: %w", err)
 		}
-		return secured{serverConfig(cert), bundle}, nil
+		return secured{serverConfig((&ownRenewal{opts: o, cert: cert}).current), bundle}, nil
 	case o.TLSCert != "":
-		cert, err := tls.LoadX509KeyPair(o.TLSCert, o.TLSKey)
+		f := &certFiles{opts: o}
+		cert, err := f.load()
 		if err != nil {
 			return secured{}, fmt.Errorf("read the certificate of OPENPCS_TLS_CERT and OPENPCS_TLS_KEY: %w", err)
 		}
-		s := secured{config: serverConfig(cert)}
+		s := secured{config: serverConfig(f.current)}
 		if !trusted(cert) {
 			s.bundle = o.TLSCert
 		}
@@ -66,8 +71,12 @@ func (o Options) secure(now time.Time) (secured, error) {
 	}
 }
 
-func serverConfig(cert tls.Certificate) *tls.Config {
-	return &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+// serverConfig has the certificate asked for at each handshake.
+func serverConfig(current func() *tls.Certificate) *tls.Config {
+	return &tls.Config{
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return current(), nil },
+		MinVersion:     tls.VersionTLS12,
+	}
 }
 
 // trusted reports whether the system's own certificates vouch for it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"log"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,6 +42,111 @@ func ask(t *testing.T, s secured, name string, now time.Time) error {
 	return err
 }
 
+// shown is the serial number of the certificate that a client gets now.
+func shown(t *testing.T, s secured) string {
+	t.Helper()
+	cert, err := s.config.GetCertificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert.Leaf.SerialNumber.String()
+}
+
+func TestACertificateOfOurOwnIsRenewedInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := Options{StateDir: t.TempDir(), Listen: "127.0.0.1:7300", TLSAuto: true}
+		s, err := o.secure(time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := shown(t, s)
+		time.Sleep(certLife - certRenewNow - time.Minute) // of the bubble's clock
+		if shown(t, s) != first {
+			t.Error("with more than 30 days left another one is shown")
+		}
+		bundle := func() string {
+			text, err := os.ReadFile(s.bundle)
+			if err != nil {
+				t.Error(err)
+			}
+			return string(text)
+		}
+		before := bundle()
+		// At first it does not work out.
+		dir := filepath.Join(o.StateDir, "tls")
+		if err := errors.Join(os.Rename(dir, dir+".away"), os.WriteFile(dir, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		if shown(t, s) != first {
+			t.Error("one is shown that could not be kept")
+		}
+		if err := errors.Join(os.Remove(dir), os.Rename(dir+".away", dir)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(certRetry)
+		second := shown(t, s)
+		if second == first || bundle() == before {
+			t.Error("with less than 30 days left the certificate stays")
+		}
+		if shown(t, s) != second {
+			t.Error("it is made anew at each handshake")
+		}
+		again, err := o.secure(time.Now())
+		if err != nil || shown(t, again) != second {
+			t.Errorf("after a restart another one is shown (%v)", err)
+		}
+	})
+}
+
+func TestACertificateOfTheUserIsReadAnew(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{StateDir: t.TempDir(), Listen: "127.0.0.1:0", TLSCert: filepath.Join(dir, "c"), TLSKey: filepath.Join(dir, "k")}
+	age := time.Hour
+	write := func(path string, text []byte) {
+		t.Helper()
+		age -= time.Minute // each file is newer than the ones before
+		at := time.Now().Add(-age)
+		if err := errors.Join(os.WriteFile(path, text, 0o600), os.Chtimes(path, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made := func() certificateFiles {
+		t.Helper()
+		files, err := newCertificate([]string{"localhost"}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	old, fresh := made(), made()
+	write(o.TLSCert, append(old.cert, old.ca...))
+	write(o.TLSKey, old.key)
+	s, err := o.secure(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := shown(t, s)
+	// The files come one by one, and there are clients in between.
+	write(o.TLSCert, append(fresh.cert, fresh.ca...))
+	if shown(t, s) != first {
+		t.Error("with a new certificate and the old key the former pair is given up")
+	}
+	if err := os.Remove(o.TLSKey); err != nil {
+		t.Fatal(err)
+	}
+	if shown(t, s) != first {
+		t.Error("without a key the former pair is given up")
+	}
+	write(o.TLSKey, fresh.key)
+	if shown(t, s) == first {
+		t.Error("the new pair is not shown")
+	}
+	if err := ask(t, s, "localhost", time.Now()); err != nil { // the bundle is the new file
+		t.Error(err)
+	}
+}
+
 func TestACertificateOfOurOwn(t *testing.T) {
 	o := Options{StateDir: t.TempDir(), Listen: "192.0.2.7:7300", TLSAuto: true}
 	now := time.Now()
@@ -58,7 +165,7 @@ func TestACertificateOfOurOwn(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(o.StateDir, "tls", "key.pem")); err != nil || info.Mode() != 0o600 {
 		t.Errorf("the key has the mode %v (%v)", info.Mode(), err)
 	}
-	serial := func(s secured) string { return s.config.Certificates[0].Leaf.SerialNumber.String() }
+	serial := func(s secured) string { return shown(t, s) }
 	again := func(o Options, now time.Time) string {
 		t.Helper()
 		s, err := o.secure(now)

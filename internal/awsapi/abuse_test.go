@@ -410,7 +410,7 @@ func TestOddRequestsOnTheWire(t *testing.T) {
 		{"two_hosts", text(t, good(nil), "HTTP/1.1", "Host: openpcs.test"), 400, ""},
 		{"two_targets", text(t, good(nil), "HTTP/1.1", "X-Amz-Target: "+pcsTarget+".Loose"), 400, "X-Amz-Target is present more than once"},
 		{"two_dates", text(t, good(nil), "HTTP/1.1", "X-Amz-Date: 20261130T120000Z"), 400, "X-Amz-Date is present more than once"},
-		{"two_authorizations", text(t, good(nil), "HTTP/1.1", "Authorization: AWS4-HMAC-SHA256 x"), 400, "more than once"},
+		{"two_authorizations", text(t, good(nil), "HTTP/1.1", "Authorization: AWS4-HMAC-SHA256 x"), 400, "The header Authorization is present more than once"},
 		{"two_content_types", text(t, good(nil), "HTTP/1.1", "Content-Type: text/plain"), 400, "Content-Type is present more than once"},
 		{"two_lengths", text(t, good(nil), "HTTP/1.1", "Content-Length: 5"), 400, ""},
 		{"an_amz_header_after_signing", text(t, good(nil), "HTTP/1.1", "X-Amz-Meta: a"), 400, "must be signed"},

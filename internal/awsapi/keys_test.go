@@ -1,7 +1,9 @@
 package awsapi_test
 
 import (
+	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +65,30 @@ func TestSessionKeys(t *testing.T) {
 	}
 	if _, err := w.keys.FindKey(ctx, w.root.ID); err != nil {
 		t.Errorf("root key: got %v", err)
+	}
+}
+
+// A key that is revoked right after it was stored is not remembered.
+func TestAKeyThatIsRevokedAtOnce(t *testing.T) {
+	w := newWorld(t)
+	revoked := make(chan error, 1)
+	w.keys.Store.SetSeam(func(point string) {
+		if !strings.Contains(point, "IssueSession") || !strings.HasSuffix(point, "/after") {
+			return
+		}
+		go func() { revoked <- w.keys.Revoke(context.Background(), "i-1") }()
+		select {
+		case err := <-revoked: // before the issue has come to its end
+			revoked <- err
+		case <-time.After(50 * time.Millisecond): // it waits for the issue, as it should
+		}
+	})
+	key, err := w.keys.IssueSession(t.Context(), awsapi.Caller{InstanceID: "i-1", ARN: "arn:i-1"}, time.Hour)
+	if err := errors.Join(err, <-revoked); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.keys.FindKey(t.Context(), key.ID); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("the revoked key: got %v", err)
 	}
 }
 

@@ -82,11 +82,11 @@ func (c *connections) change(conn net.Conn, state http.ConnState) {
 
 // add counts a connection of an address and returns how many it has.
 func (c *connections) add(conn net.Conn, n int) int {
-	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
-	ip := net.ParseIP(host)
-	if err != nil || ip == nil || ip.IsLoopback() {
+	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
+	if !ok || tcp.IP.IsLoopback() {
 		return 0
 	}
+	host := tcp.IP.String()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	count := c.from[host] + n

@@ -362,6 +362,59 @@ func TestCredentials(t *testing.T) {
 	})
 }
 
+// An instance that ends while its agent asks gets no key that outlives it.
+func TestNoKeyAfterTheEndOfTheInstance(t *testing.T) {
+	const id, path = "i-0aaaaaaaaaaaaaaaa", "/latest/meta-data/iam/security-credentials/AWSPCS-default"
+	for _, state := range []fleet.InstanceState{fleet.ShuttingDown, fleet.Terminated} {
+		s := newService(t)
+		token := s.token(node)
+		ended := false
+		// The clock is asked between the look for the instance and the issue.
+		s.Keys.Now = func() time.Time {
+			if !ended {
+				ended = true
+				s.Update(t, func(tx *store.Tx) error {
+					i, err := fleet.Instances.Get(tx, id)
+					i.State = state
+					return errors.Join(err, fleet.Instances.Put(tx, i))
+				})
+				if err := s.Keys.Revoke(t.Context(), id); err != nil {
+					t.Error(err)
+				}
+			}
+			return time.Now()
+		}
+		before := s.Stored(t)
+		w := s.call(node, http.MethodGet, path, "", tokenHeader, token)
+		if w.Code != http.StatusNotFound || strings.Contains(w.Body.String(), "ASIA") || !ended {
+			t.Errorf("%s: got %d %s", state, w.Code, w.Body)
+		}
+		s.Update(t, func(tx *store.Tx) error { // back, so that what is stored can be held against before
+			i, err := fleet.Instances.Get(tx, id)
+			i.State = fleet.Running
+			return errors.Join(err, fleet.Instances.Put(tx, i))
+		})
+		if s.Stored(t) != before {
+			t.Errorf("%s: a key is left in the state file", state)
+		}
+	}
+}
+
+// A body is read of instances alone.
+func TestBodiesOfStrangersAreNotRead(t *testing.T) {
+	s := newService(t)
+	for _, from := range []string{gone, "10.77.99.99"} {
+		body := strings.NewReader("log")
+		r := httptest.NewRequest(http.MethodPost, "http://169.254.169.254/openpcs/v1/failed", body)
+		r.RemoteAddr = from + ":40000"
+		w := httptest.NewRecorder()
+		s.handler.ServeHTTP(w, r)
+		if w.Code != http.StatusNotFound || body.Len() != 3 {
+			t.Errorf("%s: %d, and %d of 3 bytes were left", from, w.Code, body.Len())
+		}
+	}
+}
+
 func TestAgentsInterface(t *testing.T) {
 	s := newService(t)
 	report, _ := json.Marshal(imds.Report{Stage: "failed", Code: "SLURMD_FAILED"})

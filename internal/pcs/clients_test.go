@@ -201,8 +201,14 @@ func lower(v any) any {
 func awsRoot(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(cmp.Or(os.Getenv("OPENPCS_CACHE"), "/var/cache/openpcs"), "awscli")
-	if _, err := os.Stat(filepath.Join(dir, "root/usr/bin/aws")); err != nil || os.Getuid() != 0 {
-		t.Skip("there is no AWS CLI: as root, run scripts/awscli.sh path")
+	_, err := os.Stat(filepath.Join(dir, "root/usr/bin/aws"))
+	switch {
+	case os.Getuid() != 0:
+		t.Skip("only root may enter the root file system of the AWS CLI")
+	case err != nil && testing.Short():
+		t.Skip("there is no AWS CLI; -short is set")
+	case err != nil:
+		t.Fatal("there is no AWS CLI: run scripts/awscli.sh path")
 	}
 	return dir
 }
@@ -241,7 +247,7 @@ func startDriver(t *testing.T, f *fixture, program string) *driver {
 		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
-		t.Skipf("chroot: %v", err)
+		t.Fatalf("chroot: %v", err)
 	}
 	t.Cleanup(func() {
 		_ = in.Close()

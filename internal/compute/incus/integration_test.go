@@ -728,7 +728,7 @@ func (l *lab) testLostBridge(t *testing.T) {
 
 func (l *lab) testShellCommand(t *testing.T) {
 	if _, err := exec.LookPath("incus"); err != nil {
-		t.Skip(err)
+		t.Fatalf("%v: run scripts/host.sh packages", err) // where the daemon is, it comes with it
 	}
 	spec := l.spec("i-shell")
 	l.launch(t, spec)

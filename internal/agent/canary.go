@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -87,13 +88,19 @@ func tryConfig(ctx context.Context, conf Config) (Verdict, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, canaryLimit)
 	defer cancel()
-	var failure bytes.Buffer
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "agent", "canary")
-	cmd.Stdin, cmd.Stderr = bytes.NewReader(doc), &failure
+	cmd.Stdin = bytes.NewReader(doc)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC,
 		Pdeathsig:  syscall.SIGKILL,
 	}
+	return hear(ctx, cmd)
+}
+
+// hear starts a canary, listens to it until it runs or ends, and ends it.
+func hear(ctx context.Context, cmd *exec.Cmd) (Verdict, error) {
+	var failure bytes.Buffer
+	cmd.Stderr = &failure
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return Verdict{}, err
@@ -118,12 +125,37 @@ func tryConfig(ctx context.Context, conf Config) (Verdict, error) {
 	case failure.Len() > 0:
 		return Verdict{}, errors.New(strings.TrimSpace(failure.String()))
 	case errors.As(err, &exit):
-		return Verdict{Refusal: log.refusal(exit.ExitCode())}, nil
+		return log.ended(exit.ExitCode())
 	case err != nil:
 		return Verdict{}, err
 	default:
-		return Verdict{Refusal: log.refusal(0)}, nil
+		return log.ended(0)
 	}
+}
+
+// ownSignals are those that slurmctld dies of by its own fault. Another one
+// comes from outside: from the kernel when memory is short, or a person.
+var ownSignals = []syscall.Signal{
+	syscall.SIGABRT, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGSEGV, syscall.SIGSYS, syscall.SIGTRAP,
+}
+
+// signalled is added to a signal to make the exit code of what died of it, as
+// shells do.
+const signalled = 128
+
+// ended is the verdict of a canary that ended with an exit code, which is
+// negative if a signal ended the canary itself and not its slurmctld, before
+// it ran. Whoever was made to end has said nothing against the configuration.
+func (l canaryLog) ended(code int) (Verdict, error) {
+	switch sig := syscall.Signal(code - signalled); {
+	case code < 0:
+		return Verdict{}, errors.New("the canary was killed")
+	case code == 0:
+		return Verdict{}, fmt.Errorf("the canary's slurmctld ended in good order after %q, as if somebody had asked it to", l.last)
+	case code > signalled && !slices.Contains(ownSignals, sig):
+		return Verdict{}, fmt.Errorf("the canary's slurmctld was killed (%s)", sig)
+	}
+	return Verdict{Refusal: l.refusal(code)}, nil
 }
 
 // canaryLog is what is kept of the canary's log.
@@ -202,7 +234,7 @@ func RunCanary(in io.Reader) (code int, err error) {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		if s, ok := exit.Sys().(syscall.WaitStatus); ok && s.Signaled() {
-			return 128 + int(s.Signal()), nil
+			return signalled + int(s.Signal()), nil
 		}
 		return exit.ExitCode(), nil
 	}

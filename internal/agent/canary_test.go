@@ -1,9 +1,13 @@
 package agent
 
 import (
+	"context"
+	"errors"
+	"os/exec"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestCanaryLog(t *testing.T) {
@@ -45,4 +49,44 @@ func TestCanaryLog(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A refusal is what slurmctld itself says or dies of. A canary that was ended
+// by somebody else, or could not even start, has refused nothing.
+func TestCanaryVerdict(t *testing.T) {
+	for _, tt := range []struct {
+		name, script string
+		want         Verdict
+		err          string
+	}{
+		{"runs", "echo 'error: ignoring X'; echo 'Running as primary controller'; exec tail -f /dev/null", Verdict{Complaints: []string{"error: ignoring X"}}, ""},
+		{"exits by itself", "echo 'fatal: Unable to process configuration file'; exit 1", Verdict{Refusal: "fatal: Unable to process configuration file"}, ""},
+		{"slurmctld dies of SIGSEGV", "echo 'Recovered jobs'; exit 139", Verdict{Refusal: `slurmctld ended with code 139 after "Recovered jobs"`}, ""},
+		{"slurmctld dies of SIGABRT", "echo 'Recovered jobs'; exit 134", Verdict{Refusal: `slurmctld ended with code 134 after "Recovered jobs"`}, ""},
+		{"slurmctld is killed, or memory is short", "echo 'error: ignoring X'; exit 137", Verdict{}, "the canary's slurmctld was killed (killed)"},
+		{"slurmctld is terminated", "exit 143", Verdict{}, "the canary's slurmctld was killed (terminated)"},
+		{"slurmctld ends in good order", "echo 'Terminate signal received'; exit 0", Verdict{}, `the canary's slurmctld ended in good order after "Terminate signal received", as if somebody had asked it to`},
+		{"the canary is killed", "echo 'error: ignoring X'; kill -KILL $$", Verdict{}, "the canary was killed"},
+		{"the canary is terminated", "kill -TERM $$", Verdict{}, "the canary was killed"},
+		{"the canary cannot start it", "echo 'mount /etc/slurm: no space' >&2; exit 1", Verdict{}, "mount /etc/slurm: no space"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			verdict, err := hear(t.Context(), exec.CommandContext(t.Context(), "sh", "-c", tt.script))
+			said := ""
+			if err != nil {
+				said = err.Error()
+			}
+			if !reflect.DeepEqual(verdict, tt.want) || said != tt.err {
+				t.Errorf("it says %+v, %q, want %+v, %q", verdict, said, tt.want, tt.err)
+			}
+		})
+	}
+	t.Run("takes too long", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, "sh", "-c", "exec tail -f /dev/null")
+		if verdict, err := hear(ctx, cmd); !errors.Is(err, context.DeadlineExceeded) || verdict.Refusal != "" {
+			t.Errorf("it says %+v, %v", verdict, err)
+		}
+	})
 }

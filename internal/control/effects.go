@@ -50,7 +50,7 @@ func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 		case fleet.Stop:
 			c.once(cl.ID, "instance/"+a.Instance, func(ctx context.Context) error { return c.stop(ctx, a.Instance) })
 		case loseInstance:
-			c.once(cl.ID, "fault/"+a.Instance, func(ctx context.Context) error { return c.Provider.Terminate(ctx, a.Instance) })
+			c.once(cl.ID, "fault/"+a.Instance, func(ctx context.Context) error { return c.lose(ctx, a.Instance) })
 		case fleet.PowerUp:
 			if l.askedPowerUp(a.Node) {
 				order("POWER_UP", a)

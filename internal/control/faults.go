@@ -16,6 +16,21 @@ import (
 // follows is what a real loss brings.
 const loseInstance fleet.ActionKind = "lose"
 
+// lose does it, and leaves the watch the time to find out: until then each
+// pass would ask for it again at once.
+func (c *Control) lose(ctx context.Context, id string) error {
+	if err := c.Provider.Terminate(ctx, id); err != nil {
+		return fmt.Errorf("lose %s: %w", id, err)
+	}
+	timer := time.NewTimer(2 * settleTime)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return nil
+}
+
 func faultEvent(tx *store.Tx, now time.Time, f fault.Fault, i fleet.Instance) error {
 	return event(tx, now, i.ClusterID, "node/"+i.NodeName, "fault", map[string]any{"fault": f.ID, "kind": f.Kind, "instance": i.ID})
 }

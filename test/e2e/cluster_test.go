@@ -157,11 +157,88 @@ func (c *cluster) add(t *testing.T, g group) {
 	}
 }
 
-// addQueue makes a queue over a group and does not wait for it.
-func (c *cluster) addQueue(t *testing.T, name, group string) {
+// addQueue makes a queue over groups and does not wait for it.
+func (c *cluster) addQueue(t *testing.T, name string, groups ...string) {
 	t.Helper()
-	aws(t, "pcs", "create-queue", "--cluster-identifier", c.id, "--queue-name", name,
-		"--compute-node-group-configurations", "computeNodeGroupId="+c.groups[group])
+	argv := []string{
+		"pcs", "create-queue", "--cluster-identifier", c.id, "--queue-name", name,
+		"--compute-node-group-configurations",
+	}
+	for _, group := range groups {
+		argv = append(argv, "computeNodeGroupId="+c.groups[group])
+	}
+	aws(t, argv...)
+}
+
+// lend makes a group, with its queue, for one test: at its end, however it
+// ends, both are deleted. What is left would count against the quota of the
+// cluster, which is the other tests' as well.
+func (c *cluster) lend(t *testing.T, g group) {
+	t.Helper()
+	t.Cleanup(func() { c.deleteGroup(t, g.name) })
+	if g.queue != "" {
+		t.Cleanup(func() { c.deleteQueue(t, g.queue) })
+	}
+	c.add(t, g)
+}
+
+// lendQueue makes a queue over groups for one test, and does not wait for it.
+func (c *cluster) lendQueue(t *testing.T, name string, groups ...string) {
+	t.Helper()
+	t.Cleanup(func() { c.deleteQueue(t, name) })
+	c.addQueue(t, name, groups...)
+}
+
+// has tells the status of a queue or group, empty if there is none.
+func (c *cluster) has(kind, name string) (status string, err error) {
+	all, err := rows[clusterRow](kind, c.id)
+	for _, r := range all {
+		if r.Name == name {
+			return r.Status, err
+		}
+	}
+	return "", err
+}
+
+// deleteQueue deletes a queue, if there is one, with its jobs, and waits
+// until it is gone.
+func (c *cluster) deleteQueue(t *testing.T, name string) {
+	t.Helper()
+	status, err := c.has("queues", name)
+	must(t, err == nil, "list queues: %v", err)
+	if status == "" {
+		return
+	}
+	if status != "DELETING" {
+		aws(t, "pcs", "delete-queue", "--cluster-identifier", c.id, "--queue-identifier", name)
+	}
+	eventually(t, 30*time.Second, "the queue "+name+" is gone", func() error {
+		if status, err = c.has("queues", name); status != "" {
+			return errors.New("it is " + status)
+		}
+		return err
+	})
+	r := succeed(t, c.login("sinfo", "--noheader", "--partition="+name))
+	must(t, r.line() == "", "sinfo still shows the queue: %s", r)
+}
+
+// deleteGroup deletes a group, if there is one, and waits until it is gone.
+func (c *cluster) deleteGroup(t *testing.T, name string) {
+	t.Helper()
+	status, err := c.has("groups", name)
+	must(t, err == nil, "list groups: %v", err)
+	if status == "" {
+		return
+	}
+	if status != "DELETING" {
+		aws(t, "pcs", "delete-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-identifier", name)
+	}
+	eventually(t, 30*time.Second, "the group "+name+" is gone", func() error {
+		if status, err = c.has("groups", name); status != "" {
+			return errors.New("it is " + status)
+		}
+		return err
+	})
 }
 
 // sharedCluster is the cluster that most tests use.

@@ -17,9 +17,8 @@ import (
 func TestC10_NoConfigHashMismatch(t *testing.T) {
 	c := shared(t)
 	c.powerUp(t, "queue-1", "node-1", "node-2")
-	c.addQueue(t, "c10", "node")
+	c.lendQueue(t, "c10", "node")
 	c.active(t, "c10", "queues", c.id)
-	defer c.deleteQueue(t, "c10")
 	// The nodes run a job of the new configuration, and one boots with it.
 	succeed(t, c.login("srun", "--chdir=/", "-p", "c10", "-N2", "-w", "node-[1-2]", "true"))
 	c.powerDown(t, "node-2")
@@ -40,10 +39,10 @@ func TestC10_NoConfigHashMismatch(t *testing.T) {
 	}
 }
 
-// TestC14_NewQueueVisibleWithin5s: a new queue is there for users without
+// TestC14_NewQueueIsVisible: a new queue is there for users without
 // anybody restarting anything (trinity #502), even while one node comes up
 // and another does not come up for long.
-func TestC14_NewQueueVisibleWithin5s(t *testing.T) {
+func TestC14_NewQueueIsVisible(t *testing.T) {
 	c := shared(t)
 	c.powerDown(t, "node-4")
 	stuck := c.submit(t, "slow", "hostname", "--nodelist=slow-1")
@@ -53,9 +52,8 @@ func TestC14_NewQueueVisibleWithin5s(t *testing.T) {
 	}()
 	c.waitNode(t, "slow-1", 15*time.Second, "powering up", func(n node) bool { return n.is("POWERING_UP") })
 	id := c.submit(t, "queue-1", "hostname", "--nodelist=node-4")
-	c.addQueue(t, "c14", "node")
-	defer c.deleteQueue(t, "c14")
-	took := eventually(t, 5*time.Second, "sinfo shows the new queue", func() error {
+	c.lendQueue(t, "c14", "node")
+	took := eventually(t, patience, "sinfo shows the new queue", func() error {
 		r := c.login("sinfo", "--noheader", "--partition=c14")
 		if !regexp.MustCompile(`(?m)^c14\s+up\s`).MatchString(r.out) {
 			return errors.New(r.String())
@@ -64,11 +62,15 @@ func TestC14_NewQueueVisibleWithin5s(t *testing.T) {
 	})
 	t.Logf("visible %.1f s after the answer of create-queue", took.Seconds())
 	// What slurmctld does on its own after a reconfigure must not block it:
-	// an address that it cannot find, say.
+	// an address that it cannot find, say. Blocked commands wait for the 30 s
+	// of MessageTimeout.
+	slowest := time.Duration(0)
 	for began := time.Now(); time.Since(began) < 4*time.Second; {
 		r := succeed(t, c.login("sinfo"))
-		must(t, r.took < 2*time.Second, "sinfo took too long after a new queue: %s", r)
+		must(t, r.took < patience, "slurmctld is blocked after a new queue: %s", r)
+		slowest = max(slowest, r.took)
 	}
+	t.Logf("the slowest sinfo after it took %.1f s", slowest.Seconds())
 	r := succeed(t, c.login("srun", "--chdir=/", "-p", "c14", "-w", "node-4", "hostname"))
 	matches(t, "srun in the new queue", r.line(), `^`+hostName+`$`)
 	t.Logf("srun in the new queue took %.1f s", r.took.Seconds())
@@ -109,21 +111,4 @@ func TestUpdateGroup(t *testing.T) {
 	out := c.output(t, id, 20*time.Second)
 	matches(t, "the job that ran through it all", out, `^`+hostName+`$`)
 	must(t, c.instance(t, "node-1").ID == before.ID, "node-1 has another instance")
-}
-
-// deleteQueue deletes a queue and waits until it is gone.
-func (c *cluster) deleteQueue(t *testing.T, name string) {
-	t.Helper()
-	aws(t, "pcs", "delete-queue", "--cluster-identifier", c.id, "--queue-identifier", name)
-	eventually(t, 30*time.Second, "the queue "+name+" is gone", func() error {
-		all, err := rows[clusterRow]("queues", c.id)
-		for _, q := range all {
-			if q.Name == name {
-				return errors.New("it is " + q.Status)
-			}
-		}
-		return err
-	})
-	r := succeed(t, c.login("sinfo", "--noheader", "--partition="+name))
-	must(t, r.line() == "", "sinfo still shows the queue: %s", r)
 }

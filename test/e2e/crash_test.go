@@ -72,6 +72,7 @@ func TestServerKilledAtEachCrossing(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(point, "/", "_"), func(t *testing.T) {
 			name := fmt.Sprintf("crossing-%d", i)
+			t.Cleanup(func() { c.deleteQueue(t, name) })
 			create := []string{
 				"pcs", "create-queue", "--cluster-identifier", c.id, "--queue-name", name,
 				"--compute-node-group-configurations", "computeNodeGroupId=" + c.groups["node"], "--client-token", name,
@@ -85,7 +86,6 @@ func TestServerKilledAtEachCrossing(t *testing.T) {
 			})
 			succeed(t, <-answered)
 			c.active(t, name, "queues", c.id)
-			c.deleteQueue(t, name)
 		})
 	}
 	succeed(t, c.user("touch e2e-crossing"))

@@ -47,10 +47,9 @@ func (c *cluster) struck(t *testing.T, name, fault string, from time.Time) {
 // of the queue; then they can be had again (ParallelCluster node #398, #392).
 func TestR13_JobMovesToTheGroupWithCapacity(t *testing.T) {
 	c := shared(t)
-	c.add(t, group{name: "full", max: 3})
-	c.add(t, group{name: "spare", max: 1})
-	aws(t, "pcs", "create-queue", "--cluster-identifier", c.id, "--queue-name", "both", "--compute-node-group-configurations",
-		"computeNodeGroupId="+c.groups["full"], "computeNodeGroupId="+c.groups["spare"])
+	c.lend(t, group{name: "full", max: 3})
+	c.lend(t, group{name: "spare", max: 1})
+	c.lendQueue(t, "both", "full", "spare")
 	c.active(t, "both", "queues", c.id)
 	began := time.Now()
 	fault := c.addFault(t, "full", "insufficient-capacity", "--for", "10m")

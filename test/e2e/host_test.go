@@ -86,7 +86,7 @@ func TestC20_RegistrationIsChecked(t *testing.T) {
 	c := shared(t)
 	restart(t, "OPENPCS_LIMITS=on")
 	defer restart(t)
-	c.add(t, group{name: "liar", max: 1, queue: "liar", settings: `[{"parameterName":"RealMemory","parameterValue":"99000000"}]`})
+	c.lend(t, group{name: "liar", max: 1, queue: "liar", settings: `[{"parameterName":"RealMemory","parameterValue":"99000000"}]`})
 	c.powerDown(t, "node-1")
 	c.powerUp(t, "queue-1", "node-1")
 	id := c.submit(t, "liar", "hostname")
@@ -100,6 +100,4 @@ func TestC20_RegistrationIsChecked(t *testing.T) {
 		return nil
 	})
 	c.controller("scancel " + id)
-	c.deleteQueue(t, "liar")
-	c.deleteGroup(t, "liar")
 }

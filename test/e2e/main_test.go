@@ -45,6 +45,10 @@ func outer() int {
 		return 1
 	}
 	defer unlock()
+	if err := shareIncus(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
 	if err := prepare(); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e: prepare:", err)
 		return 1
@@ -71,7 +75,7 @@ func outer() int {
 func runInner(signals <-chan os.Signal) int {
 	cmd := exec.Command(os.Args[0], os.Args[1:]...)
 	cmd.Env = append(os.Environ(), innerEnv+"=1")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdout, os.Stderr, []*os.File{incusLock}
 	if err := cmd.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
@@ -100,6 +104,8 @@ func runInner(signals <-chan os.Signal) int {
 
 // inner starts the control plane and runs the tests.
 func inner(m *testing.M) int {
+	// What it starts, an incusd say, would keep the lock for good.
+	syscall.CloseOnExec(incusLockFD)
 	if err := open(); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e: start the site:", err)
 		return 1
@@ -121,6 +127,25 @@ func lock() (unlock func(), err error) {
 		}
 	}
 	return func() { _ = f.Close() }, nil
+}
+
+// incusLock is held by every run of these tests on the machine, whatever its
+// site, because all use one Incus: shared, and alone by the test that kills
+// it. The inner process has it from the outer one, as incusLockFD.
+var incusLock *os.File
+
+const incusLockFD = 3
+
+// shareIncus waits until nobody has Incus alone, and keeps it so.
+func shareIncus() (err error) {
+	// Not the name of any site's lock.
+	if incusLock, err = os.OpenFile(filepath.Join(os.TempDir(), "openpcs-e2e.incus.lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		return err
+	}
+	if err := syscall.Flock(int(incusLock.Fd()), syscall.LOCK_SH); err != nil {
+		return fmt.Errorf("wait for the run that has Incus alone: %w", err)
+	}
+	return nil
 }
 
 // prepare finds or builds the programs under test and tells the inner

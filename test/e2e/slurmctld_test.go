@@ -38,7 +38,7 @@ func (c *cluster) saved(t *testing.T) {
 func TestC11_SlurmctldKilledFiveTimes(t *testing.T) {
 	c := shared(t)
 	c.powerUp(t, "queue-1", "node-1")
-	before, began := c.instance(t, "node-1"), time.Now()
+	before := c.instance(t, "node-1")
 	succeed(t, c.user("rm -f e2e-c11"))
 	id := c.submit(t, "queue-1", "while [ ! -e e2e-c11 ]; do sleep 0.2; done; hostname", "--nodelist=node-1", "--no-requeue")
 	defer c.user("touch e2e-c11")
@@ -47,7 +47,8 @@ func TestC11_SlurmctldKilledFiveTimes(t *testing.T) {
 	for n, signal := range []string{"KILL", "SEGV", "KILL", "SEGV", "KILL"} {
 		pid := c.unit(t, "MainPID")
 		succeed(t, c.controller("kill -"+signal+" "+pid))
-		took := eventually(t, 20*time.Second, "slurmctld answers again", func() error {
+		// Five of these limits are a minute: no two kills are further apart.
+		took := eventually(t, time.Minute/5, "slurmctld answers again", func() error {
 			r := c.controller("[ $(systemctl show slurmctld --value -p MainPID) != " + pid + " ] && scontrol ping && squeue --noheader --jobs=" + id + " --format=%T")
 			if r.code != 0 || !strings.Contains(r.out, "RUNNING") {
 				return errors.New(r.String())
@@ -56,7 +57,6 @@ func TestC11_SlurmctldKilledFiveTimes(t *testing.T) {
 		})
 		t.Logf("kill %d (%s): answers after %.1f s", n+1, signal, took.Seconds())
 	}
-	must(t, time.Since(began) < time.Minute, "five kills took %s: this tests five within a minute", time.Since(began))
 	succeed(t, c.user("touch e2e-c11"))
 	matches(t, "the job that ran through it all", c.output(t, id, 30*time.Second), `^`+hostName+`$`)
 	must(t, c.instance(t, "node-1").ID == before.ID, "node-1 has another instance")
@@ -86,10 +86,11 @@ func TestC5_ReconfigureOnly(t *testing.T) {
 		aws(t, "pcs", "update-cluster", "--cluster-identifier", c.id, "--slurm-configuration", fmt.Sprintf("scaleDownIdleTimeInSeconds=%d", seconds))
 		c.active(t, c.name, "clusters")
 	}
+	defer idle(sharedIdle)
 	idle(sharedIdle + 1)
 	r := succeed(t, c.controller("scontrol show config"))
 	matches(t, "the idle time", r.out, `(?m)^SuspendTime\s+= 601 sec`)
-	c.add(t, group{name: "more", max: 1, queue: "more"})
+	c.lend(t, group{name: "more", max: 1, queue: "more"})
 	c.settings(t, "update-cluster", "", "", `[{"parameterName":"SelectTypeParameters","parameterValue":"CR_Core"},{"parameterName":"CommunicationParameters","parameterValue":"enable_http"}]`)
 	must(t, c.unit(t, "InvocationID") == invocation && c.unit(t, "NRestarts") == restarts, "slurmctld was restarted")
 	c.waitJob(t, id, time.Second, "running", running)
@@ -98,24 +99,6 @@ func TestC5_ReconfigureOnly(t *testing.T) {
 	c.settings(t, "update-cluster", "", "", `[{"parameterName":"CommunicationParameters","parameterValue":"EnableIPv6"}]`)
 	must(t, c.unit(t, "InvocationID") != invocation, "slurmctld was not restarted, though it does not take EnableIPv6 over while it runs")
 	c.waitJob(t, id, 10*time.Second, "running", running)
-	idle(sharedIdle)
-	c.deleteQueue(t, "more")
-	c.deleteGroup(t, "more")
-}
-
-// deleteGroup deletes a group and waits until it is gone.
-func (c *cluster) deleteGroup(t *testing.T, name string) {
-	t.Helper()
-	aws(t, "pcs", "delete-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-identifier", name)
-	eventually(t, 30*time.Second, "the group "+name+" is gone", func() error {
-		all, err := rows[clusterRow]("groups", c.id)
-		for _, g := range all {
-			if g.Name == name {
-				return errors.New("it is " + g.Status)
-			}
-		}
-		return err
-	})
 }
 
 // TestCanary: what slurmctld would refuse never reaches it; the canary leaves
@@ -154,15 +137,23 @@ func TestCanary(t *testing.T) {
 	must(t, strings.TrimSpace(r.out) == "", "the canary left something behind: %s", r)
 
 	// One that takes long is killed in the middle, with its parent alone.
-	r = succeed(t, c.controller(`
+	const tries = `
 		printf '{"files":{"slurm.conf":"%s","cgroup.conf":"%s"},"key":"%s"}' "$(base64 -w0 /etc/slurm/slurm.conf)" "$(base64 -w0 /etc/slurm/cgroup.conf)" "$(base64 -w0 /etc/slurm/slurm.key)" >/tmp/e2e-conf
 		i=0; while [ $i -lt 200 ]; do cat /tmp/e2e-conf; i=$((i+1)); done >/tmp/e2e-confs
-		/opt/aws/pcs/bin/openpcs agent try-config </tmp/e2e-confs >/tmp/e2e-verdicts & parent=$!
+		/opt/aws/pcs/bin/openpcs agent try-config </tmp/e2e-confs >/tmp/e2e-verdicts 2>/tmp/e2e-said & parent=$!
+`
+	r = succeed(t, c.controller(tries+`
 		until pgrep -f '[s]lurmctld -D' >/dev/null; do :; done
 		kill -KILL $parent; wait $parent
 		n=0; while pgrep -f '[s]lurmctld -D' >/dev/null && [ $n -lt 100 ]; do sleep 0.05; n=$((n+1)); done
 		wc -l </tmp/e2e-verdicts; rm /tmp/e2e-*; `+residue+"; true"))
 	must(t, len(lines(r.out)) == 1 && r.line() != "200", "killed in the middle, the canary left something behind: %s", r)
+	// One whose slurmctld is killed, as for want of memory, has refused nothing.
+	r = succeed(t, c.controller(tries+`
+		while kill -0 $parent 2>/dev/null; do pkill -KILL -f '[s]lurmctld -D'; done
+		wait $parent && echo "none was killed in time"
+		cat /tmp/e2e-said; grep refusal /tmp/e2e-verdicts; rm /tmp/e2e-*`))
+	matches(t, "the try whose slurmctld was killed", r.out, `^[^\n]*slurmctld was killed[^\n]*\n$`)
 
 	succeed(t, c.controller("mv $(readlink -f $(command -v ip)) /tmp/e2e-ip"))
 	defer c.controller("[ -e /tmp/e2e-ip ] && mv /tmp/e2e-ip $(readlink -m /usr/bin/ip)")
@@ -176,7 +167,7 @@ func TestCanary(t *testing.T) {
 func TestC8_GrownGroupRunsAsOne(t *testing.T) {
 	c := shared(t)
 	const size = 17 // TreeWidth is 16
-	c.add(t, group{name: "grow", max: 2, queue: "grow"})
+	c.lend(t, group{name: "grow", max: 2, queue: "grow"})
 	c.powerUp(t, "grow", "grow-1")
 	before := c.instance(t, "grow-1")
 	aws(t, "pcs", "update-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-identifier", "grow",
@@ -186,8 +177,6 @@ func TestC8_GrownGroupRunsAsOne(t *testing.T) {
 	must(t, len(lines(r.out)) == size, "srun over %d nodes: %s", size, r)
 	t.Logf("srun over %d nodes, all but one new, took %.1f s", size, r.took.Seconds())
 	must(t, c.instance(t, "grow-1").ID == before.ID, "grow-1 has another instance")
-	c.deleteQueue(t, "grow")
-	c.deleteGroup(t, "grow")
 }
 
 // TestC16_CoreSpecialization: a setting that changes what slurmd must know of
@@ -195,7 +184,7 @@ func TestC8_GrownGroupRunsAsOne(t *testing.T) {
 // (ansible-role-openhpc #199).
 func TestC16_CoreSpecialization(t *testing.T) {
 	c := shared(t)
-	c.add(t, group{name: "spec", max: 2, queue: "spec", kind: "t3.xlarge"})
+	c.lend(t, group{name: "spec", max: 2, queue: "spec", kind: "t3.xlarge"})
 	c.powerUp(t, "spec", "spec-1")
 	before := c.instance(t, "spec-1")
 	aws(t, "pcs", "update-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-identifier", "spec",
@@ -216,8 +205,6 @@ func TestC16_CoreSpecialization(t *testing.T) {
 	}
 	r = succeed(t, c.login("scontrol", "--oneliner", "show", "node", "spec-1"))
 	must(t, strings.Contains(r.out, "CPUSpecList=0 "), "slurmctld does not have the list: %s", r)
-	c.deleteQueue(t, "spec")
-	c.deleteGroup(t, "spec")
 }
 
 // TestR16_PreemptedJobRunsAgain: with memory as a resource, a job that was
@@ -233,9 +220,8 @@ func (c *cluster) preempt(t *testing.T) {
 	defer c.settings(t, "update-cluster", "", "", "[]")
 	c.settings(t, "update-cluster", "", "", `[{"parameterName":"SelectTypeParameters","parameterValue":"CR_Core_Memory"},
 		{"parameterName":"PreemptType","parameterValue":"preempt/partition_prio"},{"parameterName":"PreemptMode","parameterValue":"REQUEUE"}]`)
-	c.addQueue(t, "urgent", "node")
+	c.lendQueue(t, "urgent", "node")
 	c.active(t, "urgent", "queues", c.id)
-	defer c.deleteQueue(t, "urgent")
 	c.settings(t, "update-queue", "queue", "urgent", `[{"parameterName":"PriorityTier","parameterValue":"10"}]`)
 	c.powerUp(t, "queue-1", "node-1")
 	succeed(t, c.user("rm -f e2e-r16"))

@@ -22,7 +22,7 @@ func mark(name string) string {
 // document.
 func TestUserData(t *testing.T) {
 	c := shared(t)
-	c.add(t, group{name: "userdata", max: 1, queue: "userdata", userData: mime(
+	c.lend(t, group{name: "userdata", max: 1, queue: "userdata", userData: mime(
 		shellscript, mark("script-1"),
 		boothook, "#cloud-boothook\n"+mark("hook-1"),
 		shellscript, mark("script-2"),

@@ -14,6 +14,11 @@ import (
 // pollPause is between two looks at something outside of this process.
 const pollPause = 150 * time.Millisecond
 
+// patience is longer than whatever answers at once takes on a busy machine,
+// and shorter than what blocked commands of Slurm wait for (MessageTimeout is
+// 30 s). How long things take is measured elsewhere, and only logged here.
+const patience = 20 * time.Second
+
 // final marks an error that waiting will not cure.
 type final struct{ error }
 

@@ -97,7 +97,7 @@ func TestServerKilledAtEachCrossing(t *testing.T) {
 // TestImageImportCutShort: a kill in the middle of an import leaves nothing
 // that the next one stumbles over.
 func TestImageImportCutShort(t *testing.T) {
-	for _, point := range []string{"provider/ImportImage/before", "provider/ImportImage/after", "commit/app.importImage/before"} {
+	for _, point := range []string{"provider/ImportImage/before", "provider/ImportImage/before+200ms", "provider/ImportImage/after", "commit/app.importImage/before"} {
 		t.Run(strings.ReplaceAll(point, "/", "_"), func(t *testing.T) {
 			id := findNetwork(t).generic
 			succeed(t, openpcs("image", "remove", id))

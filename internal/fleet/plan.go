@@ -27,6 +27,10 @@ const (
 	// LostHook is how long what Slurm shows may contradict the last call of
 	// its programs before that call counts as lost.
 	LostHook = 10 * time.Second
+	// SlurmdTimeout is how long the slurmd of a node that was up may not answer
+	// before the node is set down, as slurm.conf says; slurmctld itself waits
+	// for ResumeTimeout as well, half an hour in which its job hangs.
+	SlurmdTimeout = time.Minute
 )
 
 // ReasonPrefix begins each reason that openpcs sets on a Slurm node, so that
@@ -231,6 +235,11 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 		case ok && n.Ready():
 			p.do(Action{Kind: MarkUp, Instance: i.ID, Node: i.NodeName})
 		}
+	case p.hung(i):
+		p.do(Action{
+			Kind: SetDown, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: condition.NodeUnusable,
+			Reason: ReasonPrefix + "slurmd on " + i.ID + " has not answered for " + SlurmdTimeout.String(),
+		})
 	case p.invalid(i.NodeName):
 		p.do(Action{Kind: Replace, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: condition.NodeUnusable, Reason: p.Slurm[i.NodeName].Reason})
 	case i.GroupRevision != g.Revision && g.Status == Active:
@@ -271,8 +280,9 @@ func (p *planner) contradiction(g Group, name string) (Action, bool) {
 }
 
 // lasting reports whether Slurm has shown a node in one state, and no call of
-// its programs has come, for so long that one must have been lost.
-func (p *planner) lasting(name string, node Node) bool {
+// its programs has come, for a time: with LostHook, so long that one must have
+// been lost.
+func (p *planner) lasting(name string, node Node, limit time.Duration) bool {
 	since, ok := p.Since[name]
 	if !ok {
 		return false
@@ -280,7 +290,7 @@ func (p *planner) lasting(name string, node Node) bool {
 	if node.ChangedAt.After(since) && !node.ChangedAt.After(p.Now) {
 		since = node.ChangedAt
 	}
-	at := since.Add(LostHook)
+	at := since.Add(limit)
 	switch {
 	case p.Now.Before(at):
 		p.wake(at)
@@ -301,6 +311,17 @@ func (p *planner) unusable(name string) bool {
 		!n.HasAny("DRAIN", "POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP", "REBOOT_REQUESTED", "REBOOT_ISSUED")
 }
 
+// hung reports whether slurmctld has heard nothing of a node that was up for
+// so long that what runs there counts as lost.
+func (p *planner) hung(i Instance) bool {
+	n := p.Slurm[i.NodeName]
+	if !n.Has("NOT_RESPONDING") || p.Nodes[i.NodeName].Down != "" ||
+		n.HasAny("DOWN", "POWERED_DOWN", "POWERING_UP", "POWER_DOWN", "POWERING_DOWN", "REBOOT_REQUESTED", "REBOOT_ISSUED") {
+		return false
+	}
+	return p.lasting(i.NodeName, Node{}, SlurmdTimeout)
+}
+
 // invalid reports whether Slurm drained the node, which was up, because it
 // registered anew with less than the configuration says.
 func (p *planner) invalid(name string) bool {
@@ -317,7 +338,7 @@ func (p *planner) node(g Group, index int) {
 		p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Down: node.Down, Reason: downReason(seen, node.Down)})
 		return
 	}
-	if a, ok := p.contradiction(g, name); ok && p.lasting(name, node) {
+	if a, ok := p.contradiction(g, name); ok && p.lasting(name, node, LostHook) {
 		p.do(a)
 		return
 	}

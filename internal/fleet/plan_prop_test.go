@@ -115,7 +115,9 @@ func checkSafe(t interface {
 			// So does a node that Slurm has up for long with nothing behind it.
 			empty := confirmed(o, a.Node) && live[a.Node] == 0 && !node.Want && o.Now.Sub(o.Since[a.Node]) >= fleet.LostHook &&
 				!state.HasAny("POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "POWER_DOWN", "DOWN")
-			if node.Down == "" && !empty {
+			hung := i.ID != "" && !i.ReadyAt.IsZero() && state.Has("NOT_RESPONDING") && !state.Has("DOWN") &&
+				o.Now.Sub(o.Since[a.Node]) >= fleet.SlurmdTimeout && !o.Confirmed.Before(o.Since[a.Node].Add(fleet.SlurmdTimeout))
+			if node.Down == "" && !empty && !hung {
 				t.Fatalf("a node is set down that has nothing against it: %+v, %+v", node, state)
 			}
 		case fleet.PowerUp:

@@ -261,6 +261,18 @@ func TestPlan(t *testing.T) {
 			i.StartedAt, i.RegisteredAt, i.ReadyAt = noon.Add(-time.Hour), time.Time{}, time.Time{}
 			s.clockSet = noon.Add(-time.Minute)
 		}, next: fleet.BootstrapTimeout - time.Minute},
+		{name: "sets_a_node_down_whose_slurmd_hangs", base: wanted, edit: func(s *scene) {
+			s.slurm, s.since = []string{"ALLOCATED", "CLOUD", "NOT_RESPONDING"}, noon.Add(-fleet.SlurmdTimeout)
+		}, want: "set-down i-1 NODE_UNUSABLE"},
+		{name: "bears_a_slurmd_that_hangs_for_a_while", base: wanted, edit: func(s *scene) {
+			s.slurm, s.since = []string{"ALLOCATED", "CLOUD", "NOT_RESPONDING"}, noon.Add(-fleet.SlurmdTimeout+time.Second)
+		}, next: time.Second},
+		{name: "bears_a_node_that_reboots", base: wanted, edit: func(s *scene) {
+			s.slurm, s.since = []string{"IDLE", "CLOUD", "NOT_RESPONDING", "REBOOT_ISSUED"}, noon.Add(-time.Hour)
+		}},
+		{name: "looks_before_it_sets_a_hung_node_down", base: wanted, edit: func(s *scene) {
+			s.slurm, s.since, s.old = []string{"ALLOCATED", "CLOUD", "NOT_RESPONDING"}, noon.Add(-time.Hour), true
+		}, want: "look "},
 		{name: "adopts_what_slurm_powers_up", base: off, edit: func(s *scene) {
 			s.slurm, s.since = []string{"ALLOCATED", "CLOUD", "POWERING_UP"}, noon.Add(-time.Hour)
 		}, want: "adopt g-1"},

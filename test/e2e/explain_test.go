@@ -27,10 +27,10 @@ func TestExplain(t *testing.T) {
 			"Slurm asked for the node, for job "+id, "decided to launch i-", "the fault "+fault.ID+" struck: slow-boot", "submitted",
 		)
 	})
-	r = openpcs("explain", "node", "node-4", "--cluster", c.id)
-	if err := contains(r, "It is wanted up since", "boots. If it has not registered by then, it is given up at"); err != nil {
-		fail(t, "%v", err)
-	}
+	eventually(t, 15*time.Second, "the node is explained", func() error {
+		return contains(openpcs("explain", "node", "node-4", "--cluster", c.id),
+			"It is wanted up since", "boots. If it has not registered by then, it is given up at")
+	})
 	instance := c.instance(t, "node-4")
 	aws(t, "ec2", "terminate-instances", "--instance-ids", instance.ID)
 	c.waitJob(t, id, time.Minute, "running on another instance", running)

@@ -93,10 +93,10 @@ func TestFaults(t *testing.T) {
 	})
 	t.Run("spot-reclaim", func(t *testing.T) {
 		c.powerDown(t, "node-2", "node-3", "node-4")
-		lost, _ := c.runsAgain(t, "node-1", func(string) {
-			c.addFault(t, "node", "spot-reclaim", "--delay", "4s")
+		lost, _ := c.runsAgainWithin(t, 30*time.Second, "node-1", func(string) {
+			c.addFault(t, "node", "spot-reclaim", "--delay", "7s")
 			const imds = "http://169.254.169.254/latest"
-			eventually(t, 4*time.Second, "the node is told", func() error {
+			eventually(t, 7*time.Second, "the node is told", func() error {
 				r := c.connect("node-1", "sh", "-c", `curl -fsS -H "X-aws-ec2-metadata-token: $(curl -fsS -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' `+
 					imds+`/api/token)" `+imds+`/meta-data/spot/instance-action`)
 				if r.code != 0 || !strings.Contains(r.out, `"action": "terminate"`) {

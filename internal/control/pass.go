@@ -84,7 +84,11 @@ func (c *Control) pass(l *loop) (time.Time, error) {
 	if cl.Status == fleet.CreateFailed {
 		return time.Time{}, nil
 	}
-	// The nodes' own business goes on while the controller is away.
+	// Nodes first: what jobs wait for must neither wait for a new configuration,
+	// which itself waits for jobs that are about to start, nor for a controller
+	// that is away.
+	next, err := c.plan(ctx, l)
+	known := l.confirmation()
 	confErr := c.ensureController(ctx, l, cl)
 	if confErr == nil {
 		confErr = c.configure(ctx, l)
@@ -92,7 +96,9 @@ func (c *Control) pass(l *loop) (time.Time, error) {
 	if confErr != nil {
 		confErr = c.creationFailed(ctx, cl, confErr)
 	}
-	next, err := c.plan(ctx, l)
+	if confErr == nil && !l.confirmation().Equal(known) {
+		next = time.Now() // slurmctld runs with something new, and told of it
+	}
 	return next, errors.Join(confErr, err)
 }
 

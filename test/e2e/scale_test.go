@@ -72,6 +72,7 @@ func TestR20_SlurmctldStopsDuringAResume(t *testing.T) {
 	c := shared(t)
 	c.powerDown(t, "node-2")
 	began := time.Now()
+	c.addFault(t, "node", "slow-boot", "--delay", "5s") // else it may be up before anybody looks
 	id := c.submit(t, "queue-1", "hostname", "--nodelist=node-2")
 	c.waitNode(t, "node-2", 15*time.Second, "powering up", func(n node) bool { return n.is("POWERING_UP") })
 	succeed(t, c.controller("systemctl stop slurmctld"))

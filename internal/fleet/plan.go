@@ -238,7 +238,7 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 	case p.hung(i):
 		p.do(Action{
 			Kind: SetDown, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: condition.NodeUnusable,
-			Reason: ReasonPrefix + "slurmd on " + i.ID + " has not answered for " + SlurmdTimeout.String(),
+			Reason: downReason(p.Slurm[i.NodeName], ReasonPrefix+"slurmd on "+i.ID+" has not answered for "+SlurmdTimeout.String()),
 		})
 	case p.invalid(i.NodeName):
 		p.do(Action{Kind: Replace, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: condition.NodeUnusable, Reason: p.Slurm[i.NodeName].Reason})

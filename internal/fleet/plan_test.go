@@ -369,6 +369,12 @@ func TestD3_PersonsReasonStaysWhenTheInstanceIsLost(t *testing.T) {
 	if !strings.Contains(actions[0].Reason, "bad disk") {
 		t.Errorf("the reason becomes %q; alice wrote %q", actions[0].Reason, s.reason)
 	}
+	// Likewise when its slurmd hangs.
+	s = wanted()
+	s.slurm, s.reason, s.since = []string{"ALLOCATED", "CLOUD", "DRAIN", "NOT_RESPONDING"}, "bad disk [alice]", noon.Add(-time.Hour)
+	if actions, _ = s.plan(); text(actions) != "set-down i-1 NODE_UNUSABLE" || !strings.Contains(actions[0].Reason, "bad disk") {
+		t.Errorf("a drained node that hangs: %+v", actions)
+	}
 }
 
 // I5: whatever queues a group is in, each of its static nodes is one thing.

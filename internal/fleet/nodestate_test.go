@@ -369,11 +369,11 @@ func TestEveryStepOfANodeIsTaken(t *testing.T) {
 				w.happen("time", name, func(int, int) int { return int(d / time.Second) })
 				continue
 			}
-			todo := []string{strings.ReplaceAll(word, "_", " ")}
+			steps := []string{strings.ReplaceAll(word, "_", " ")}
 			if word == "comes" {
-				todo = []string{"plan", "plan", "agents", "plan"}
+				steps = []string{"plan", "plan", "agents", "plan"}
 			}
-			for _, event := range todo {
+			for _, event := range steps {
 				w.happen(event, name, func(_, most int) int { return most })
 			}
 		}

@@ -62,17 +62,21 @@ type Control struct {
 	present  map[string]compute.State // the provider's instances
 	heard    map[string]time.Time     // when events spoke of them
 	doubts   chan string              // instances to be looked at
-	// launches bounds launches and terminations under way: more of them at
-	// once than this make each other slower.
-	launches chan struct{}
+	// launches and ends bound what the provider is asked for at once.
+	launches, ends chan struct{}
 }
 
-// maxLaunches was measured on two cores: more gain nothing.
-const maxLaunches = 8
+// What the provider is asked for at once.
+const (
+	maxLaunches = 8 // measured on two cores: more gain nothing
+	// maxEnds keeps Incus from missing the limit of 30 s for its own call
+	// when an instance stops: one that missed it can never be stopped again.
+	maxEnds = 8
+)
 
 // New returns a Control that does nothing until Start.
 func New(o Options) *Control {
-	c := &Control{Options: o, loops: map[string]*loop{}, busy: map[string]bool{}, present: map[string]compute.State{}, heard: map[string]time.Time{}, suspects: map[string]time.Time{}, doubts: make(chan string, 1024), launches: make(chan struct{}, maxLaunches)}
+	c := &Control{Options: o, loops: map[string]*loop{}, busy: map[string]bool{}, present: map[string]compute.State{}, heard: map[string]time.Time{}, suspects: map[string]time.Time{}, doubts: make(chan string, 1024), launches: make(chan struct{}, maxLaunches), ends: make(chan struct{}, maxEnds)}
 	if c.Slurmctld == nil {
 		c.Slurmctld = func(cl fleet.Cluster) Slurmctld { return newAgentClient(cl) }
 	}

@@ -286,14 +286,26 @@ func (c *Control) clusterDir(cl fleet.Cluster) string {
 
 func (c *Control) homeDir(cl fleet.Cluster) string { return filepath.Join(c.clusterDir(cl), "home") }
 
+// endLimit bounds one try to end an instance: a provider that hangs with one
+// must not keep the others.
+const endLimit = 2 * time.Minute
+
 // stop ends an instance; what it had to say is kept first.
 func (c *Control) stop(ctx context.Context, id string) error {
+	select {
+	case c.ends <- struct{}{}:
+		defer func() { <-c.ends }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	i, err := c.instance(ctx, id)
 	if err != nil || i.State != fleet.ShuttingDown {
 		return ignoreMissing(err)
 	}
 	c.keepLogs(ctx, id)
-	if err := c.Provider.Terminate(ctx, id); err != nil {
+	once, cancel := context.WithTimeout(ctx, endLimit)
+	defer cancel()
+	if err := c.Provider.Terminate(once, id); err != nil {
 		return fmt.Errorf("terminate %s: %w", id, err)
 	}
 	return c.terminated(ctx, id)

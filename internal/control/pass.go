@@ -89,10 +89,13 @@ func (c *Control) pass(l *loop) (time.Time, error) {
 	// that is away.
 	next, err := c.plan(ctx, l)
 	known := l.confirmation()
-	confErr := c.ensureController(ctx, l, cl)
-	if confErr == nil {
-		confErr = c.configure(ctx, l)
-	}
+	confErr, planErr := c.meanwhile(l, func() error {
+		if err := c.ensureController(ctx, l, cl); err != nil {
+			return err
+		}
+		return c.configure(ctx, l)
+	})
+	err = errors.Join(err, planErr)
 	if confErr != nil {
 		confErr = c.creationFailed(ctx, cl, confErr)
 	}
@@ -101,6 +104,42 @@ func (c *Control) pass(l *loop) (time.Time, error) {
 	}
 	return next, errors.Join(confErr, err)
 }
+
+// meanwhile does what takes its time, and plans whenever something happens
+// until it is done: a configuration waits for jobs that are about to start,
+// and their launches must not wait for the configuration.
+func (c *Control) meanwhile(l *loop, f func() error) (err, planErr error) {
+	done := make(chan error, 1)
+	c.spawn(func() {
+		err := context.Canceled // if f does not come back
+		defer func() { done <- err }()
+		err = f()
+	})
+	woken := false
+	var soon <-chan time.Time
+	for {
+		select {
+		case err = <-done:
+			if woken {
+				c.Wake(l.id) // what happened may ask for another configuration
+			}
+			return err, planErr
+		case <-l.wake:
+			woken = true
+			if soon == nil { // f is mostly done by then, and the next pass plans
+				soon = time.After(planMeanwhile)
+			}
+		case <-soon:
+			soon = nil
+			if _, err := c.plan(c.ctx, l); err != nil {
+				planErr = err
+			}
+		}
+	}
+}
+
+// planMeanwhile gathers what happens while a configuration is under way.
+const planMeanwhile = 20 * time.Millisecond
 
 // creationLimit is how long a controller may take to come up for the first
 // time before its creation counts as failed.

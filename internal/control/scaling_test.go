@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -544,5 +545,63 @@ func TestDrainedByAPersonIsLeftAlone(t *testing.T) {
 		if len(s.present()) != 0 {
 			t.Error("the instance of the suspended node is still there")
 		}
+	})
+}
+
+// A configuration waits for jobs whose nodes come up, so launches do not
+// wait for a configuration.
+func TestLaunchWhileSlurmctldIsConfigured(t *testing.T) {
+	run(t, dynamic(1), func(s *site) {
+		s.ctld.with(func() { s.ctld.takes = time.Minute })
+		s.update(func(tx *store.Tx) error {
+			cl, err := fleet.Clusters.Get(tx, clusterID)
+			if err != nil {
+				return err
+			}
+			cl.Status, cl.IdleTime = fleet.Updating, 17*time.Second
+			return fleet.Clusters.Put(tx, cl)
+		})
+		s.plane().Wake(clusterID)
+		s.wait(time.Second)
+		s.ctld.submit(false, "g-1")
+		s.within(10*time.Second, "the node is up", func() bool { return s.ctld.state("g-1") == up })
+		if got := s.cluster().Status; got != fleet.Updating {
+			t.Errorf("the cluster is %s while slurmctld takes its configuration", got)
+		}
+		s.within(2*time.Minute, "the cluster is active", func() bool { return s.cluster().Status == fleet.Active })
+	})
+}
+
+// A provider that hangs with the end of one instance keeps neither the
+// others nor launches, and is asked again.
+func TestEndThatHangs(t *testing.T) {
+	const n = 12
+	var hung atomic.Value
+	o := dynamic(n)
+	o.fake.Latency = func(op fake.Op, id string) time.Duration {
+		if op == fake.OpTerminate && hung.CompareAndSwap(id, "") {
+			return 24 * time.Hour
+		}
+		return 0
+	}
+	run(t, o, func(s *site) {
+		var names []string
+		for i := range n {
+			names = append(names, fmt.Sprintf("g-%d", i+1))
+		}
+		s.ctld.submit(false, names...)
+		s.within(time.Minute, "all nodes are up", func() bool {
+			return !slices.ContainsFunc(names, func(name string) bool { return s.ctld.state(name) != up })
+		})
+		last := s.live("g-1").ID
+		hung.Store(last)
+		s.ctld.suspend(names...)
+		s.within(time.Minute, "the other nodes are off", func() bool {
+			return !slices.ContainsFunc(names[1:], func(name string) bool { return s.live(name).ID != "" })
+		})
+		if got := s.live("g-1").ID; got != last {
+			t.Errorf("g-1 has %q, want the hung %s", got, last)
+		}
+		s.within(5*time.Minute, "the hung one is ended after all", func() bool { return s.live("g-1").ID == "" })
 	})
 }

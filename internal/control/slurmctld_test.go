@@ -31,6 +31,7 @@ type slurmctld struct {
 	conf       string
 	configures int
 	refuse     func(conf string) string // says no to a configuration
+	takes      time.Duration            // that a configuration needs
 	commands   []string
 	fail       func(argv []string) error // commands that do not work
 	away       bool
@@ -70,7 +71,15 @@ func (d *slurmctld) String() string {
 }
 
 // Configure implements control.Slurmctld.
-func (d *slurmctld) Configure(_ context.Context, conf agent.Config) (string, error) {
+func (d *slurmctld) Configure(ctx context.Context, conf agent.Config) (string, error) {
+	d.mu.Lock()
+	takes := d.takes
+	d.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return "", ctx.Err()
+	case <-time.After(takes):
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.away {

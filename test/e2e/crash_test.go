@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -16,21 +17,52 @@ import (
 func crashing(t *testing.T, point string, act func()) {
 	t.Helper()
 	restart(t, "OPENPCS_CRASH_AT="+point)
+	defer func() {
+		if err := serving.kill(); err == nil { // it was not crossed
+			defer fail(t, "%s was not crossed", point)
+		}
+		if err := serve(); err != nil {
+			fail(t, "start again: %v", err)
+		}
+	}()
 	act()
 	select {
 	case <-serving.ended:
 	case <-time.After(30 * time.Second):
-		fail(t, "%s was not crossed", point)
-	}
-	if err := serve(); err != nil {
-		fail(t, "start again: %v", err)
 	}
 }
 
-// TestServerKilledAtEachCrossing kills the real control plane where it
-// touches the state file, Incus and slurmctld: jobs run on, nothing is
-// launched twice, nothing is forgotten. (All crossings are killed at with the
-// fake provider, in internal/control.)
+// calling makes a call to the control plane that is killed meanwhile: the CLI
+// repeats it until somebody answers.
+func calling(t *testing.T, point string, args ...string) result {
+	t.Helper()
+	answered := make(chan result, 1)
+	crashing(t, point, func() {
+		go func() {
+			answered <- run(append(slices.Clone(clientEnv), "AWS_MAX_ATTEMPTS=10"), append([]string{os.Getenv(awsEnv)}, args...)...)
+		}()
+	})
+	return <-answered
+}
+
+// around names both sides of points.
+func around(points ...string) (out []string) {
+	for _, p := range points {
+		name, nth, counted := strings.Cut(p, "#")
+		for _, side := range []string{"/before", "/after"} {
+			if counted {
+				side += "#" + nth
+			}
+			out = append(out, name+side)
+		}
+	}
+	return out
+}
+
+// TestServerKilledAtEachCrossing kills the real control plane right before
+// and after it touches the state file, Incus and slurmctld: jobs run on,
+// nothing is launched twice, nothing is forgotten. (Twice at each point with
+// the fake provider: internal/control.)
 func TestServerKilledAtEachCrossing(t *testing.T) {
 	c := shared(t)
 	c.powerUp(t, "queue-1", "node-1")
@@ -39,59 +71,152 @@ func TestServerKilledAtEachCrossing(t *testing.T) {
 	witness := c.submit(t, "queue-1", "while [ ! -e e2e-crossing ]; do sleep 0.2; done; hostname", "--nodelist=node-1", "--no-requeue")
 	defer c.user("touch e2e-crossing")
 	c.waitJob(t, witness, 15*time.Second, "running", running)
-
-	for _, point := range []string{
-		"commit/control.Hook/before", "commit/control.Hook/after",
-		"provider/Launch/node/before", "provider/Launch/node/after", "commit/control.launched/before",
-		"commit/pcs.register/before", "commit/pcs.register/after",
-	} {
-		t.Run(strings.ReplaceAll(point, "/", "_"), func(t *testing.T) {
-			c.powerDown(t, "node-2")
-			began := time.Now()
-			id := ""
-			crashing(t, point, func() { id = c.submit(t, "queue-1", "hostname", "--nodelist=node-2") })
-			c.output(t, id, time.Minute)
-			c.launchedOnce(t, "node-2", began)
-		})
-	}
-	t.Run("provider_Terminate_after", func(t *testing.T) {
-		c.powerUp(t, "queue-1", "node-2")
-		crashing(t, "provider/Terminate/after", func() { succeed(t, c.controller("scontrol update nodename=node-2 state=power_down")) })
+	off := func(t *testing.T) {
+		t.Helper()
 		c.powerDown(t, "node-2")
 		c.onlyKnown(t)
-	})
-	t.Run("slurmctld_DOWN_after", func(t *testing.T) {
-		c.powerUp(t, "queue-1", "node-2")
-		lost := c.instance(t, "node-2")
-		crashing(t, "slurmctld/DOWN/after", func() { succeed(t, incus("delete", "--force", "--project", project, lost.ID)) })
-		c.waitNode(t, "node-2", 30*time.Second, "idle~", node.off)
-	})
-	for i, point := range []string{
-		"commit/pcs.update/before", "commit/pcs.update/after",
-		"slurmctld/configure/before#2", "slurmctld/configure/after#2", "commit/control.settle/before#2", // the first is at the start
+	}
+	queue := []string{
+		"--cluster-identifier", c.id, "--queue-name", "crossing",
+		"--compute-node-group-configurations", "computeNodeGroupId=" + c.groups["node"],
+	}
+	t.Cleanup(func() { c.deleteQueue(t, "crossing") })
+	t.Cleanup(func() { c.resize(t, "node", 0, 4) })
+
+	killed := 0
+	for _, course := range []struct {
+		name   string
+		points []string
+		act    func(t *testing.T, point string)
+	}{
+		{
+			// The hooks are the gate's announcement and ResumeProgram's call.
+			"launch", around("commit/control.Hook", "commit/control.Hook#2", "provider/Launch/node", "commit/control.launched",
+				"commit/pcs.register", "commit/control.Report"),
+			func(t *testing.T, point string) {
+				off(t)
+				began := time.Now()
+				id := ""
+				crashing(t, point, func() { id = c.submit(t, "queue-1", "hostname", "--nodelist=node-2") })
+				c.output(t, id, 2*time.Minute)
+				c.launchedOnce(t, "node-2", began)
+			},
+		},
+		{
+			"end", around("provider/Console", "provider/ReadFile", "provider/Terminate", "commit/awsapi.remove",
+				"commit/control.terminated", "slurmctld/RESUME", "commit/control.ordered"),
+			func(t *testing.T, point string) {
+				c.powerUp(t, "queue-1", "node-2")
+				crashing(t, point, func() { succeed(t, c.controller("scontrol update nodename=node-2 state=power_down")) })
+				off(t)
+			},
+		},
+		{
+			"loss", around("commit/control.lost", "slurmctld/DOWN", "slurmctld/POWER_DOWN", "commit/control.setDown"),
+			func(t *testing.T, point string) {
+				c.powerUp(t, "queue-1", "node-2")
+				lost := c.instance(t, "node-2")
+				crashing(t, point, func() { succeed(t, incus("delete", "--force", "--project", project, lost.ID)) })
+				c.waitNode(t, "node-2", 30*time.Second, "idle~", node.off)
+			},
+		},
+		{
+			"terminate", around("commit/control.TerminateInstance"),
+			func(t *testing.T, point string) {
+				c.powerUp(t, "queue-1", "node-2")
+				succeed(t, calling(t, point, "ec2", "terminate-instances", "--instance-ids", c.instance(t, "node-2").ID))
+				c.waitNode(t, "node-2", 30*time.Second, "idle~", node.off)
+				c.onlyKnown(t)
+			},
+		},
+		{
+			"reboot", around("provider/Reboot"),
+			func(t *testing.T, point string) {
+				c.powerUp(t, "queue-1", "node-2")
+				succeed(t, calling(t, point, "ec2", "reboot-instances", "--instance-ids", c.instance(t, "node-2").ID))
+				// As on PCS, a node that reboots outside Slurm is replaced.
+				c.waitNode(t, "node-2", 40*time.Second, "idle~", node.off)
+			},
+		},
+		{
+			"capacity", around("commit/control.strikeLaunch", "commit/control.notLaunched"),
+			func(t *testing.T, point string) {
+				off(t)
+				c.addFault(t, "node", "insufficient-capacity", "--count", "1")
+				id := ""
+				crashing(t, point, func() { id = c.submit(t, "queue-1", "hostname", "--nodelist=node-2") })
+				c.output(t, id, 2*time.Minute)
+			},
+		},
+		{
+			// The first of slurmctld and settle is at the start.
+			"create", around("commit/pcs.update", "slurmctld/configure#2", "commit/control.settle#2"),
+			func(t *testing.T, point string) {
+				succeed(t, calling(t, point, append([]string{"pcs", "create-queue", "--client-token", strings.NewReplacer("/", "-", "#", "-").Replace(point)}, queue...)...))
+				c.active(t, "crossing", "queues", c.id)
+				c.deleteQueue(t, "crossing")
+			},
+		},
+		{
+			"delete", around("slurmctld/squeue"),
+			func(t *testing.T, point string) {
+				c.addQueue(t, "crossing", "node")
+				c.active(t, "crossing", "queues", c.id)
+				crashing(t, point, func() { aws(t, "pcs", "delete-queue", "--cluster-identifier", c.id, "--queue-identifier", "crossing") })
+				c.deleteQueue(t, "crossing")
+			},
+		},
+		{
+			"static", around("slurmctld/POWER_UP"),
+			func(t *testing.T, point string) {
+				off(t)
+				crashing(t, point, func() { c.resize(t, "node", 2, 4) })
+				c.waitNode(t, "node-2", 40*time.Second, "up", node.up)
+				c.resize(t, "node", 0, 4)
+			},
+		},
+		{
+			"cluster", around("provider/Launch/controller", "commit/control.deleteCluster"),
+			func(t *testing.T, point string) {
+				n := findNetwork(t)
+				name := "crossing"
+				create := []string{
+					"pcs", "create-cluster", "--cluster-name", name, "--scheduler", "type=SLURM,version=" + version, "--size", "SMALL",
+					"--networking", "subnetIds=" + n.subnet + ",securityGroupIds=" + n.securityGroup, "--client-token", strings.ReplaceAll(point, "/", "-"),
+				}
+				remove := []string{"pcs", "delete-cluster", "--cluster-identifier", name}
+				if strings.Contains(point, "Launch") {
+					succeed(t, calling(t, point, create...))
+				} else {
+					aws(t, create...)
+				}
+				c.active(t, name, "clusters")
+				if strings.Contains(point, "delete") {
+					succeed(t, calling(t, point, remove...))
+				} else {
+					aws(t, remove...)
+				}
+				eventually(t, 30*time.Second, "the cluster is gone", func() error {
+					all, err := rows[clusterRow]("clusters")
+					if slices.ContainsFunc(all, func(r clusterRow) bool { return r.Name == name }) {
+						return errors.New("it is there")
+					}
+					return err
+				})
+				c.onlyKnown(t)
+			},
+		},
 	} {
-		t.Run(strings.ReplaceAll(point, "/", "_"), func(t *testing.T) {
-			name := fmt.Sprintf("crossing-%d", i)
-			t.Cleanup(func() { c.deleteQueue(t, name) })
-			create := []string{
-				"pcs", "create-queue", "--cluster-identifier", c.id, "--queue-name", name,
-				"--compute-node-group-configurations", "computeNodeGroupId=" + c.groups["node"], "--client-token", name,
-			}
-			answered := make(chan result, 1)
-			// The CLI repeats the call until somebody answers.
-			crashing(t, point, func() {
-				go func() {
-					answered <- run(append(slices.Clone(clientEnv), "AWS_MAX_ATTEMPTS=10"), append([]string{os.Getenv(awsEnv)}, create...)...)
-				}()
-			})
-			succeed(t, <-answered)
-			c.active(t, name, "queues", c.id)
-		})
+		for _, point := range course.points {
+			killed++
+			t.Run(course.name+"/"+strings.ReplaceAll(point, "/", "_"), func(t *testing.T) { course.act(t, point) })
+		}
 	}
 	succeed(t, c.user("touch e2e-crossing"))
 	out := c.output(t, witness, time.Minute)
 	matches(t, "the job that ran through it all", out, `^`+hostName+`$`)
 	must(t, c.instance(t, "node-1").ID == before.ID, "node-1 has another instance")
+	must(t, killed >= 50, "killed at %d points", killed)
 }
 
 // TestImageImportCutShort: a kill in the middle of an import leaves nothing
@@ -106,6 +231,15 @@ func TestImageImportCutShort(t *testing.T) {
 					fail(t, "the import was not cut short: %s", r)
 				}
 			})
+			succeed(t, openpcs("image", "build", "generic"))
+			must(t, findImage(t, "debian-generic-*") == id, "the image has another id")
+		})
+	}
+	for _, point := range around("commit/app.removeImage", "provider/DeleteImage") {
+		t.Run(strings.ReplaceAll(point, "/", "_"), func(t *testing.T) {
+			id := findNetwork(t).generic
+			crashing(t, point, func() { openpcs("image", "remove", id) })
+			openpcs("image", "remove", id) // unless that was done
 			succeed(t, openpcs("image", "build", "generic"))
 			must(t, findImage(t, "debian-generic-*") == id, "the image has another id")
 		})

@@ -188,23 +188,27 @@ func (c *cluster) launchedOnce(t *testing.T, name string, from time.Time) {
 	must(t, slices.Contains(c.onlyKnown(t), live.ID), "Incus does not have %s of %s", live.ID, name)
 }
 
-// onlyKnown checks that Incus has no instance that openpcs does not list as
-// live, and returns those it has.
-func (c *cluster) onlyKnown(t *testing.T) []string {
+// onlyKnown waits until Incus has no instance that openpcs does not list as
+// live, and returns those it has. One that ends while both are asked shows
+// in one list only.
+func (c *cluster) onlyKnown(t *testing.T) (have []string) {
 	t.Helper()
-	r := succeed(t, incus("list", "--project", project, "--format", "csv", "--columns", "n"))
-	known, err := rows[instanceRow]("instances")
-	if err != nil {
-		fail(t, "%v", err)
-	}
-	ids := map[string]bool{}
-	for _, i := range known {
-		if i.Status != "terminated" {
-			ids[i.ID] = true
+	eventually(t, 15*time.Second, "Incus has only what openpcs knows", func() error {
+		have = lines(succeed(t, incus("list", "--project", project, "--format", "csv", "--columns", "n")).out)
+		known, err := rows[instanceRow]("instances")
+		if err != nil {
+			return err
 		}
-	}
-	for _, id := range lines(r.out) {
-		must(t, ids[id], "Incus has %s, which openpcs does not know:\n%s", id, r.out)
-	}
-	return lines(r.out)
+		live := map[string]bool{}
+		for _, i := range known {
+			live[i.ID] = i.Status != "terminated"
+		}
+		for _, id := range have {
+			if !live[id] {
+				return fmt.Errorf("it has %s too: %v", id, have)
+			}
+		}
+		return nil
+	})
+	return have
 }

@@ -223,6 +223,7 @@ func lives(t *testing.T, at string, nth int) []string {
 		if most := len(s.instances("")) + 1; s.provider.Launches() > most { // and the controller
 			t.Errorf("%d instances were launched, %d are known", s.provider.Launches(), most)
 		}
+		s.soundLog()
 		for _, i := range s.instances("") {
 			if i.State != fleet.Terminated {
 				t.Errorf("an instance is left: %v", brief([]fleet.Instance{i}))

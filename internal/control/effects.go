@@ -14,6 +14,7 @@ import (
 	"github.com/openpcs/openpcs/internal/compute"
 	"github.com/openpcs/openpcs/internal/fault"
 	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/scaling"
 	"github.com/openpcs/openpcs/internal/slurm"
 	"github.com/openpcs/openpcs/internal/store"
 )
@@ -302,13 +303,37 @@ func (c *Control) stop(ctx context.Context, id string) error {
 	if err != nil || i.State != fleet.ShuttingDown {
 		return ignoreMissing(err)
 	}
-	c.keepLogs(ctx, id)
+	// One that the provider has though its launch was never recorded: the
+	// control plane died in between.
+	if there := c.keepLogs(ctx, id); there && i.StartedAt.IsZero() && i.FailureCode == "" {
+		if err := c.launched(ctx, id); err != nil {
+			return err
+		}
+	}
 	once, cancel := context.WithTimeout(ctx, endLimit)
 	defer cancel()
 	if err := c.Provider.Terminate(once, id); err != nil {
-		return fmt.Errorf("terminate %s: %w", id, err)
+		return errors.Join(fmt.Errorf("terminate %s: %w", id, err), c.notStopped(ctx, id, err))
 	}
 	return c.terminated(ctx, id)
+}
+
+// notStopped records that the provider could not end an instance: once, as it
+// is asked again until it does.
+func (c *Control) notStopped(ctx context.Context, id string, cause error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return c.Store.Update(ctx, func(tx *store.Tx) error {
+		i, err := fleet.Instances.Get(tx, id)
+		if err != nil || i.StopFailed {
+			return ignoreMissing(err)
+		}
+		now := time.Now().UTC()
+		i.StopFailed = true
+		return errors.Join(fleet.Instances.Put(tx, i), scaling.Append(tx, scaling.OfStopFailure(i, cause, now)),
+			event(tx, now, i.ClusterID, "node/"+i.NodeName, "not-terminated", map[string]any{"instance": id, "error": cause.Error()}))
+	})
 }
 
 // terminated records that an instance is gone.
@@ -331,6 +356,11 @@ func (c *Control) terminated(ctx context.Context, id string) error {
 		if err := fleet.Instances.Put(tx, i); err != nil {
 			return err
 		}
+		if r, ok := scaling.OfEnd(i, i.TerminatedAt); ok {
+			if err := scaling.Append(tx, r); err != nil {
+				return err
+			}
+		}
 		return event(tx, i.TerminatedAt, i.ClusterID, "node/"+i.NodeName, "terminated", map[string]any{"instance": id, "reason": cmp.Or(string(i.FailureCode), i.StateReason)})
 	})
 }
@@ -346,8 +376,8 @@ var keptFiles = []string{
 func (c *Control) LogDir(id string) string { return filepath.Join(c.StateDir, "logs", id) }
 
 // keepLogs copies logs out of an instance, as far as there are any: that one
-// is missing must not keep the instance.
-func (c *Control) keepLogs(ctx context.Context, id string) {
+// is missing must not keep the instance. It reports whether there is one.
+func (c *Control) keepLogs(ctx context.Context, id string) (there bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	dir := c.LogDir(id)
@@ -361,13 +391,15 @@ func (c *Control) keepLogs(ctx context.Context, id string) {
 	}
 	text, err := c.Provider.Console(ctx, id)
 	keep("console.log", text, err)
+	there = err == nil
 	if errors.Is(err, compute.ErrNotFound) {
-		return
+		return false
 	}
 	for _, path := range keptFiles {
 		text, err := c.Provider.ReadFile(ctx, id, path)
 		keep(strings.TrimPrefix(filepath.Base(path), "."), text, err)
 	}
+	return there
 }
 
 // ForgetHistory removes events and kept logs from before a time.

@@ -115,7 +115,7 @@ func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error
 				// Slurm has powered this node down: what is left of its former
 				// life cannot register again.
 				if ok && i.State == fleet.Running && !i.ReadyAt.IsZero() {
-					i.State, i.StateCode, i.StateReason = fleet.ShuttingDown, "User.Initiated", "openpcs: Slurm resumed its node anew"
+					i.End(condition.NotWanted, "User.Initiated", "openpcs: Slurm resumed its node anew")
 					if err := fleet.Instances.Put(tx, i); err != nil {
 						return err
 					}
@@ -123,7 +123,7 @@ func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error
 			case "suspend":
 				n.Want, n.Jobs, n.Early = false, nil, false
 			case "resume-fail":
-				if ok {
+				if ok && (i.State == fleet.Pending || i.State == fleet.Running) { // not yet on its way out
 					i, n = fleet.FailInstance(i, n, condition.ResumeTimeout, "its node did not come up within ResumeTimeout", "ResumeTimeout reached", now)
 					if err := fleet.Instances.Put(tx, i); err != nil {
 						return err
@@ -290,8 +290,7 @@ func (c *Control) TerminateInstance(ctx context.Context, region, id string) erro
 			return nil
 		}
 		cluster = i.ClusterID
-		i.State = fleet.ShuttingDown
-		i.StateCode, i.StateReason = "Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown"
+		i.End(condition.TerminatedByUser, "Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown")
 		if err := fleet.Instances.Put(tx, i); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/openpcs/openpcs/internal/compute"
 	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/scaling"
 	"github.com/openpcs/openpcs/internal/store"
 )
 
@@ -80,19 +81,26 @@ func (c *Control) launched(ctx context.Context, id string) error {
 		if err != nil {
 			return ignoreMissing(err)
 		}
-		i.StartedAt = now
+		g, err := fleet.Groups.Get(tx, i.GroupID)
+		if err := ignoreMissing(err); err != nil {
+			return err
+		}
+		if i.StartedAt.IsZero() { // else its agent registered before this
+			if err := scaling.Append(tx, scaling.OfLaunch(i, g, now)); err != nil {
+				return err
+			}
+			i.StartedAt = now
+		}
 		if i.State == fleet.Pending {
 			i.State = fleet.Running
 		}
 		if err := fleet.Instances.Put(tx, i); err != nil {
 			return err
 		}
-		g, err := fleet.Groups.Get(tx, i.GroupID)
 		if err == nil && g.Grant(i.Type, i.SubnetID) {
-			err = fleet.Groups.Put(tx, g)
-		}
-		if err := ignoreMissing(err); err != nil {
-			return err
+			if err := fleet.Groups.Put(tx, g); err != nil {
+				return err
+			}
 		}
 		return event(tx, now, i.ClusterID, "node/"+i.NodeName, "launched", map[string]any{
 			"instance": id, "type": i.Type, "subnet": i.SubnetID, "afterMs": now.Sub(i.LaunchedAt).Milliseconds(),
@@ -158,7 +166,7 @@ func (c *Control) notLaunched(ctx context.Context, i fleet.Instance, cause error
 		case busy: // the node stays wanted
 			return fleet.Instances.Delete(tx, i.ID)
 		case held:
-			i.State, i.StateCode, i.StateReason = fleet.ShuttingDown, "Server."+code, text
+			i.End(rest.Condition(), "Server."+code, text)
 			i.FailureCode, i.Failure = rest.Condition(), text
 			return errors.Join(fleet.Instances.Put(tx, i), fleet.Nodes.Put(tx, fleet.LackNode(n, rest)))
 		default:

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/scaling"
 	"github.com/openpcs/openpcs/internal/slurm"
 	"github.com/openpcs/openpcs/internal/store"
 )
@@ -295,11 +297,11 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 			w.event("node/"+a.Node, "assigned", map[string]any{"instance": i.ID, "type": i.Type, "subnet": i.SubnetID})
 	case fleet.Lack:
 		n := fleet.LackNode(w.node(a.Node, w.groups[a.GroupID]), a.Pool)
-		return fleet.Action{}, errors.Join(w.putNode(n), w.event("node/"+a.Node, "lacking",
+		lack := fleet.Instance{ClusterID: w.cl.ID, GroupID: a.GroupID, NodeName: a.Node, Type: a.Pool.Type, SubnetID: a.Pool.SubnetID}
+		return fleet.Action{}, errors.Join(w.putNode(n), scaling.Append(w.tx, scaling.OfLack(lack, a.Pool.Code, a.Code, a.Pool.Text, w.now)), w.event("node/"+a.Node, "lacking",
 			map[string]any{"code": a.Pool.Code, "error": a.Pool.Text, "again": a.Pool.NotBefore}))
 	case fleet.Retire:
-		i.State = fleet.ShuttingDown
-		i.StateCode, i.StateReason = "User.Initiated", "openpcs: "+a.Reason
+		i.End(a.Code, "User.Initiated", "openpcs: "+a.Reason)
 		if err := fleet.Instances.Put(w.tx, i); err != nil {
 			return fleet.Action{}, err
 		}
@@ -311,10 +313,10 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 			}
 		}
 		return fleet.Action{Kind: fleet.Stop, Node: a.Node, Instance: i.ID},
-			w.event("node/"+a.Node, "retired", map[string]any{"instance": i.ID, "code": a.Code, "reason": a.Reason})
+			w.event("node/"+a.Node, "retired", map[string]any{"instance": i.ID, "code": i.Ended, "reason": a.Reason})
 	case fleet.Reclaim:
 		const code = "Server.SpotInstanceTermination"
-		i.State, i.StateCode, i.StateReason = fleet.ShuttingDown, code, code+": "+a.Reason
+		i.End(a.Code, code, code+": "+a.Reason)
 		n := lostNode(w.node(a.Node, w.groups[a.GroupID]), i, a.Code, a.Reason)
 		return fleet.Action{Kind: fleet.Stop, Node: a.Node, Instance: i.ID}, errors.Join(
 			fleet.Instances.Put(w.tx, i), w.putNode(n),
@@ -332,7 +334,7 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 			w.event("node/"+a.Node, "failed", map[string]any{"instance": i.ID, "code": a.Code, "reason": a.Reason})
 	case fleet.MarkUp:
 		i.ReadyAt = w.now
-		if err := fleet.Instances.Put(w.tx, i); err != nil {
+		if err := errors.Join(fleet.Instances.Put(w.tx, i), scaling.Append(w.tx, scaling.OfActivation(i, w.now))); err != nil {
 			return fleet.Action{}, err
 		}
 		n := w.node(a.Node, w.groups[i.GroupID])
@@ -341,6 +343,8 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 			return fleet.Action{}, err
 		}
 		return fleet.Action{}, w.event("node/"+a.Node, "ready", map[string]any{"instance": i.ID, "afterMs": w.now.Sub(i.LaunchedAt).Milliseconds()})
+	case fleet.Replace, fleet.PowerDown, fleet.SetDown:
+		return a, w.leave(i, a)
 	case fleet.Forget:
 		return fleet.Action{}, fleet.Instances.Delete(w.tx, a.Instance)
 	case fleet.Adopt:
@@ -357,6 +361,23 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 	default:
 		return a, nil
 	}
+}
+
+// leave records, once, why Slurm is asked to give up a node whose instance is
+// up: by which rule, what was seen, and since when.
+func (w *recorder) leave(i fleet.Instance, a fleet.Action) error {
+	if i.ID == "" || i.State != fleet.Running || i.Leaving != "" {
+		return nil
+	}
+	i.Leaving = a.Code
+	w.instances[i.ID] = i
+	errs := []error{fleet.Instances.Put(w.tx, i), w.event("node/"+a.Node, "leaving", map[string]any{
+		"instance": i.ID, "code": a.Code, "reason": a.Reason, "state": strings.Join(w.o.Slurm[a.Node].State, "+"), "since": w.o.Since[a.Node],
+	})}
+	if a.Kind == fleet.Replace {
+		errs = append(errs, scaling.Append(w.tx, scaling.OfReplacement(i, a.Reason, w.now)))
+	}
+	return errors.Join(errs...)
 }
 
 // refused tells of a pool that had no instance to give.

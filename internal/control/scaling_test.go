@@ -77,9 +77,9 @@ func TestJobStartsAnInstanceAndIdlenessEndsIt(t *testing.T) {
 					t.Errorf("%d launches", s.provider.Launches())
 				}
 				// The history tells it all.
-				want := []string{"resume", "assigned", "launched", "ready", "suspend", "retired", "terminated", "recovered"}
+				want := []string{"resume", "assigned", "launched", "registered", "ready", "suspend", "retired", "terminated", "recovered"}
 				if early {
-					want = append([]string{"expect"}, "assigned", "launched", "resume", "ready", "suspend", "retired", "terminated", "recovered")
+					want = append([]string{"expect"}, "assigned", "launched", "registered", "resume", "ready", "suspend", "retired", "terminated", "recovered")
 				}
 				if got := s.kinds("g-1"); !slices.Equal(got, want) {
 					t.Errorf("events = %v\nwant     %v", got, want)

@@ -27,6 +27,7 @@ import (
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/fleet/fleettest"
 	"github.com/openpcs/openpcs/internal/imds"
+	"github.com/openpcs/openpcs/internal/pcs"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
 	"github.com/openpcs/openpcs/internal/store"
 )
@@ -150,6 +151,7 @@ func run(t *testing.T, o options, f func(s *site)) {
 			}
 		}
 		f(s)
+		s.soundLog()
 	})
 }
 
@@ -537,8 +539,11 @@ func (s *site) boot(id string) {
 			if i.State != fleet.Pending && i.State != fleet.Running {
 				return errors.New("denied")
 			}
-			i.State, i.RegisteredAt = fleet.Running, time.Now().UTC()
-			return fleet.Instances.Put(tx, i)
+			g, err := fleet.Groups.Get(tx, i.GroupID)
+			if err != nil {
+				return err
+			}
+			return pcs.Registered(tx, i, g, "boot-1", time.Now().UTC())
 		})
 	})
 	if !ok {

@@ -241,7 +241,7 @@ func (c *Control) neverThere(ctx context.Context, id string) error {
 		const text = "the provider gave no error and no instance either"
 		now := time.Now().UTC()
 		cluster = i.ClusterID
-		i.State, i.StateCode, i.StateReason = fleet.ShuttingDown, "Server."+noCapacity, text
+		i.End(condition.InsufficientCapacity, "Server."+noCapacity, text)
 		i.FailureCode, i.Failure = condition.InsufficientCapacity, text
 		if err := fleet.Instances.Put(tx, i); err != nil {
 			return err
@@ -270,10 +270,10 @@ func (c *Control) lost(ctx context.Context, id string, stopped bool) error {
 			return ignoreMissing(err)
 		}
 		now := time.Now().UTC()
-		i.State, i.StateCode = fleet.ShuttingDown, "Server.Lost"
-		i.StateReason = "it was terminated outside of openpcs"
 		if stopped {
-			i.StateCode, i.StateReason = "Client.InstanceInitiatedShutdown", "it shut itself down"
+			i.End(condition.InstanceLost, "Client.InstanceInitiatedShutdown", "it shut itself down")
+		} else {
+			i.End(condition.InstanceLost, "Server.Lost", "it was terminated outside of openpcs")
 		}
 		if err := fleet.Instances.Put(tx, i); err != nil {
 			return err

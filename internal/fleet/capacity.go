@@ -94,11 +94,11 @@ func (g *Group) Refuse(typ, subnetID, code, text string, final bool, now time.Ti
 	if rests(now, p.NotBefore) {
 		return
 	}
-	wait := min(backoffBase<<min(p.Refusals, 16), backoffCap)
+	p.Refusals++
+	wait := restAfter(p.Refusals)
 	if final {
 		wait = backoffCap
 	}
-	p.Refusals++
 	p.NotBefore = now.Add(wait)
 }
 

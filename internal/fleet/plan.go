@@ -447,22 +447,3 @@ func begins(reason string, with []string) bool {
 
 // ours reports whether Slurm or openpcs set the reason, not a person.
 func ours(reason string) bool { return begins(reason, ownReasons) }
-
-// FailInstance records that an instance did not come up or was lost: it goes
-// to shutting-down (or stays terminated), its node is set down in Slurm with
-// the reason and rests for a time that doubles with each failure in a row.
-func FailInstance(i Instance, n Node, code condition.Code, text, reason string, now time.Time) (Instance, Node) {
-	i.FailureCode, i.Failure = code, text
-	if i.State != Terminated {
-		i.State = ShuttingDown
-		i.StateCode, i.StateReason = "Server.InternalError", text
-	}
-	n.Want, n.Early = false, false
-	n.Jobs = nil
-	n.Down = reason
-	n.FailureCode, n.LastFailure = code, text
-	wait := min(backoffBase<<min(n.Attempts, 16), backoffCap)
-	n.Attempts++
-	n.NotBefore = now.Add(wait)
-	return i, n
-}

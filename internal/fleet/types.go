@@ -73,6 +73,12 @@ type Instance struct {
 	Hangs     bool      `json:"hangs,omitempty"`
 	// ReclaimAt is when the provider takes a Spot instance back.
 	ReclaimAt time.Time `json:"reclaimAt,omitzero"`
+	// Leaving is why Slurm was asked to give up its node, if it was.
+	Leaving condition.Code `json:"leaving,omitempty"`
+	// Ended is why its end was decided; empty before.
+	Ended condition.Code `json:"ended,omitempty"`
+	// StopFailed says that the provider could not end it, and is asked again.
+	StopFailed bool `json:"stopFailed,omitempty"`
 	// Failure is why bootstrap failed; empty if it did not.
 	Failure     string         `json:"failure,omitempty"`
 	FailureCode condition.Code `json:"failureCode,omitempty"`

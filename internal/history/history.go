@@ -106,6 +106,12 @@ var sentences = map[string]func(d detail) string{
 	"retired": func(d detail) string {
 		return "ending " + d.text("instance") + ": " + d.text("reason") + " (" + d.text("code") + ")"
 	},
+	"leaving": func(d detail) string {
+		return d.text("instance") + " is to go: " + d.text("reason") + " (" + d.text("code") + "); Slurm has the node as " + d.text("state") + " since " + d.clock("since")
+	},
+	"not-terminated": func(d detail) string {
+		return "could not end " + d.text("instance") + ", which is tried again: " + d.text("error")
+	},
 	"terminated": func(d detail) string { return "ended " + d.text("instance") + ": " + d.text("reason") },
 	"power-up":   func(d detail) string { return "had Slurm resume the node: " + d.text("reason") },
 	"power-down": func(d detail) string { return "had Slurm power the node down: " + d.text("reason") },

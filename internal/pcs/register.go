@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"github.com/openpcs/openpcs/internal/awsapi"
 	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/scaling"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
 	"github.com/openpcs/openpcs/internal/store"
 )
@@ -60,24 +62,34 @@ func (s *Service) register(ctx context.Context, r *awsapi.Request, in *RegisterI
 		if err != nil {
 			return err
 		}
-		first := i.RegisteredAt.IsZero()
-		i.State = fleet.Running
-		i.RegisteredAt, i.BootstrapID = r.Now, bootstrapID
-		if first {
-			detail, _ := json.Marshal(map[string]any{"instance": i.ID, "afterMs": r.Now.Sub(i.LaunchedAt).Milliseconds()})
-			if err := tx.Append(store.Event{At: r.Now, Cluster: cl.ID, Subject: "node/" + i.NodeName, Kind: "registered", Detail: detail}); err != nil {
-				return err
-			}
-		}
 		woken = cl.ID
 		out = &RegisterOut{
 			NodeID: i.NodeName, SharedSecret: key, Endpoints: endpoints(cl),
 			ClusterName: cl.Name, ComputeNodeGroupID: g.ID, ComputeNodeGroupName: g.Name, SchedulerVersion: cl.Version,
 		}
-		return fleet.Instances.Put(tx, i)
+		return Registered(tx, i, g, bootstrapID, r.Now)
 	})
 	if err == nil && s.Wake != nil {
 		s.Wake(woken)
 	}
 	return out, err
+}
+
+// Registered records that the agent of an instance registered. After a reboot
+// it does so again, which is no step of the instance's life.
+func Registered(tx *store.Tx, i fleet.Instance, g fleet.Group, bootstrapID string, now time.Time) error {
+	first := i.RegisteredAt.IsZero()
+	i.State, i.RegisteredAt, i.BootstrapID = fleet.Running, now, bootstrapID
+	if i.StartedAt.IsZero() { // faster than the record of its launch
+		i.StartedAt = now
+		if err := scaling.Append(tx, scaling.OfLaunch(i, g, now)); err != nil {
+			return err
+		}
+	}
+	if err := fleet.Instances.Put(tx, i); err != nil || !first {
+		return err
+	}
+	detail, _ := json.Marshal(map[string]any{"instance": i.ID, "afterMs": now.Sub(i.LaunchedAt).Milliseconds()})
+	return errors.Join(scaling.Append(tx, scaling.OfRegistration(i, now)),
+		tx.Append(store.Event{At: now, Cluster: i.ClusterID, Subject: "node/" + i.NodeName, Kind: "registered", Detail: detail}))
 }

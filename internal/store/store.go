@@ -53,6 +53,14 @@ var migrations = []string{
 		doc     BLOB NOT NULL
 	);
 	CREATE INDEX events_subject ON events (cluster, subject, seq);`,
+	`CREATE TABLE records (
+		seq     INTEGER PRIMARY KEY AUTOINCREMENT,
+		at      INTEGER NOT NULL,
+		stream  TEXT NOT NULL,
+		cluster TEXT NOT NULL,
+		doc     BLOB NOT NULL
+	);
+	CREATE INDEX records_cluster ON records (stream, cluster, seq);`,
 }
 
 // errReadOnly is returned for a change inside View.
@@ -70,7 +78,7 @@ type Store struct {
 	writer  chan struct{}            // holds one token, which a writer takes
 	stale   bool                     // a commit failed: the file says what holds; needs the token
 
-	put, remove, count, add *sql.Stmt
+	put, remove, count, add, record *sql.Stmt
 }
 
 // Open opens or creates the state file at path and brings its schema up to
@@ -132,6 +140,7 @@ func (s *Store) prepare() error {
 	s.remove = statement(`DELETE FROM objects WHERE kind = ? AND id = ?`)
 	s.count = statement(`UPDATE counter SET last = ?`)
 	s.add = statement(`INSERT INTO events (at, cluster, subject, kind, doc) VALUES (?,?,?,?,?)`)
+	s.record = statement(`INSERT INTO records (at, stream, cluster, doc) VALUES (?,?,?,?)`)
 	return errors.Join(errs...)
 }
 

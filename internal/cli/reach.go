@@ -129,12 +129,25 @@ func (s *shell) connectCommand() *cobra.Command {
 
 func (s *shell) logsCommand() *cobra.Command {
 	var only string
+	var scaling scalingFlags
 	c := &cobra.Command{
-		Use: "logs NODE|INSTANCE", Short: "Print an instance's logs, kept ones of terminated instances too", Args: cobra.ExactArgs(1),
+		Use:     "logs NODE|INSTANCE|CLUSTER",
+		Short:   "Print an instance's logs, kept ones of terminated instances too, or a cluster's scaling log",
+		Example: "  openpcs logs compute-1 --file bootstrap.log\n  openpcs logs demo --scaling --follow",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case !scaling.on && (scaling.follow || scaling.since != ""):
+				return errScalingOnly
+			case scaling.on && only != "":
+				return usageError{errors.New("--file does not go with --scaling")}
+			}
 			d, _, err := dial(cmd.Context())
 			if err != nil {
 				return err
+			}
+			if scaling.on {
+				return s.scalingLog(cmd.Context(), d, args[0], scaling)
 			}
 			logs, err := get[[]app.LogRow](cmd.Context(), d, "/v1/logs", url.Values{"target": args})
 			if err != nil {
@@ -162,6 +175,7 @@ func (s *shell) logsCommand() *cobra.Command {
 			return nil
 		},
 	}
+	scaling.add(c)
 	c.Flags().StringVar(&only, "file", "", "print only this log, for example bootstrap.log")
 	return c
 }

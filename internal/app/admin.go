@@ -283,27 +283,22 @@ func (a *App) logs(ctx context.Context, name string) ([]LogRow, error) {
 	add := func(id, log, status string, text []byte) {
 		out = append(out, LogRow{log, id + "/" + log, status, string(text)})
 	}
-	if kept, err := os.ReadDir(a.control.LogDir(name)); err == nil && !strings.ContainsAny(name, "/.") {
-		for _, f := range kept {
-			if text, err := a.control.KeptLog(name, f.Name()); err == nil {
-				add(name, f.Name(), "kept", text)
-			}
-		}
-		return out, nil
-	}
-	id, err := a.target(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	if text, err := a.provider.Console(ctx, id); err == nil && len(text) > 0 {
-		add(id, "console.log", "live", text)
-	}
-	for _, path := range []string{"/var/log/amazon/pcs/bootstrap.log", "/var/log/slurm/slurmd.log", "/var/log/slurm/slurmctld.log"} {
-		if text, err := a.provider.ReadFile(ctx, id, path); err == nil {
-			add(id, path[strings.LastIndexByte(path, '/')+1:], "live", text)
+	id := name
+	if !a.control.Kept(id) {
+		var err error
+		if id, err = a.target(ctx, name); err != nil {
+			return nil, err
 		}
 	}
-	return out, nil
+	logs, kept, err := a.control.Logs(ctx, id)
+	status := "live"
+	if kept {
+		status = "kept"
+	}
+	for _, l := range logs {
+		add(id, l.Name, status, l.Text)
+	}
+	return out, err
 }
 
 // ImageRow is one image for people.

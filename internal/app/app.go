@@ -130,7 +130,7 @@ func (a *App) Start(ctx context.Context) (err error) {
 	a.control = control.New(control.Options{
 		Forget: metadata.Forget,
 		Store:  a.store, Provider: a.provider, Keys: a.keys, Account: o.Account, StateDir: o.StateDir,
-		Endpoint: "http://" + inner, PrefixBits: a.host.Gateway.Bits(), ResumeTimeout: o.ResumeTimeout, Faults: o.Faults, Seam: seam,
+		Endpoint: "http://" + inner, PrefixBits: a.host.Gateway.Bits(), ResumeTimeout: o.ResumeTimeout, Faults: o.Faults, Breaker: o.Breaker, LogLimit: o.LogLimit, Seam: seam,
 		Cgroups: limits.Plugins, CheckHardware: limits.Check, Log: o.Log,
 	})
 	front, err := a.services(ctx)
@@ -403,10 +403,6 @@ func addAddress(bridge string, address netip.Addr) error {
 	return nil
 }
 
-// keepHistory is how long events and the logs of instances that are gone are
-// kept.
-const keepHistory = 14 * 24 * time.Hour
-
 // housekeeping forgets what is out of date, hourly.
 func (a *App) housekeeping() func() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -422,7 +418,7 @@ func (a *App) housekeeping() func() {
 			case <-ticker.C:
 			}
 			err := errors.Join(a.keys.Purge(ctx), pcs.PurgeTokens(ctx, a.store, time.Now()),
-				a.control.ForgetHistory(ctx, time.Now().Add(-keepHistory)))
+				a.control.ForgetHistory(ctx, time.Now().Add(-a.opts.LogRetention)))
 			if err != nil && ctx.Err() == nil {
 				a.opts.Log.Warn("Housekeeping did not finish", "err", err)
 			}

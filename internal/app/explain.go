@@ -230,6 +230,9 @@ func (e *Explanation) groupTrouble(v view, g fleet.Group) {
 	for _, i := range g.Errors {
 		e.problem(i.Code, "group "+g.Name+": "+i.Message)
 	}
+	if g.Breaker.Open {
+		e.problem(condition.BreakerOpen, "group "+g.Name+": "+g.Breaker.String())
+	}
 	for _, p := range g.Refused {
 		e.problem(p.Condition(), fmt.Sprintf("group %s: %s in %s: %s: %s", g.Name, p.Type, p.SubnetID, p.Code, p.Text))
 	}

@@ -11,9 +11,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/openpcs/openpcs/internal/cgroup"
+	"github.com/openpcs/openpcs/internal/fleet"
 )
 
 // Options say where a control plane keeps its things. Several with different
@@ -31,6 +33,14 @@ type Options struct {
 	ResumeTimeout time.Duration
 	// Limits says how far processors and memory of instance types bind.
 	Limits cgroup.Mode
+	// Breaker is after how many failed starts in a row a group tries with one
+	// launch at a time, ever more slowly; 0: never.
+	Breaker int
+	// LogRetention is how long histories, the scaling log and the logs of
+	// instances that are gone are kept; LogLimit is how many bytes the last may
+	// take.
+	LogRetention time.Duration
+	LogLimit     int64
 	// Faults lets users have things go wrong, to see what happens then.
 	Faults bool
 	// CrashAt is the point (see fault.Seam) at which the process kills itself,
@@ -92,6 +102,17 @@ func FromEnvironment() (Options, error) {
 		return o, fmt.Errorf("OPENPCS_RESUME_TIMEOUT: %q is not 5 to 65533 seconds", get("RESUME_TIMEOUT", ""))
 	}
 	o.ResumeTimeout = time.Duration(seconds) * time.Second
+	if breaker := get("BREAKER", strconv.Itoa(fleet.DefaultBreaker)); breaker != "off" {
+		if o.Breaker, err = strconv.Atoi(breaker); err != nil || o.Breaker < 0 || o.Breaker > 1000 {
+			return o, fmt.Errorf("OPENPCS_BREAKER: %q is not off or 0 to 1000 failed starts in a row", breaker)
+		}
+	}
+	if o.LogRetention, err = parseAge(get("LOG_RETENTION", "14d")); err != nil {
+		return o, fmt.Errorf("OPENPCS_LOG_RETENTION: %w", err)
+	}
+	if o.LogLimit, err = parseSize(get("LOG_LIMIT", "1G")); err != nil {
+		return o, fmt.Errorf("OPENPCS_LOG_LIMIT: %w", err)
+	}
 	faults := get("FAULTS", "off")
 	o.Faults, o.CrashAt = faults == "on", get("CRASH_AT", "")
 	if o.Limits, err = cgroup.ParseMode(get("LIMITS", string(cgroup.Auto))); err != nil {
@@ -112,6 +133,34 @@ func FromEnvironment() (Options, error) {
 		return o, fmt.Errorf("OPENPCS_STATE: %q is not an absolute path", o.StateDir)
 	}
 	return o, nil
+}
+
+// parseAge reads a time such as 14d or 36h.
+func parseAge(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		var n int
+		n, err = strconv.Atoi(days)
+		d = time.Duration(min(n, 10_000)) * 24 * time.Hour
+	}
+	if err != nil || d < time.Hour || d > 3650*24*time.Hour {
+		return 0, fmt.Errorf("%q is not 1h to 3650d, such as 14d or 36h", text)
+	}
+	return d, nil
+}
+
+// parseSize reads a number of bytes such as 512M or 2G.
+func parseSize(text string) (int64, error) {
+	for suffix, unit := range map[string]int64{"M": 1 << 20, "G": 1 << 30} {
+		number, ok := strings.CutSuffix(text, suffix)
+		if !ok {
+			continue
+		}
+		if n, err := strconv.ParseInt(number, 10, 32); err == nil && n > 0 && n*unit >= 16<<20 {
+			return n * unit, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is not 16M or more, such as 512M or 2G", text)
 }
 
 // Enforcement is what is done about limits with these options on this host.

@@ -13,7 +13,7 @@ import (
 // clear takes the surroundings' settings away.
 func clearEnv(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"SITE", "STATE", "LISTEN", "REGION", "ACCOUNT", "SUBNET", "RESUME_TIMEOUT", "TLS", "TLS_CERT", "TLS_KEY", "LIMITS", "FAULTS", "CRASH_AT"} {
+	for _, name := range []string{"SITE", "STATE", "LISTEN", "REGION", "ACCOUNT", "SUBNET", "RESUME_TIMEOUT", "TLS", "TLS_CERT", "TLS_KEY", "LIMITS", "FAULTS", "CRASH_AT", "BREAKER", "LOG_RETENTION", "LOG_LIMIT"} {
 		t.Setenv("OPENPCS_"+name, "")
 	}
 }
@@ -27,6 +27,7 @@ func TestDefaults(t *testing.T) {
 	want := app.Options{
 		StateDir: "/var/lib/openpcs", Listen: "127.0.0.1:7300", Subnet: netip.MustParsePrefix("10.77.0.0/16"),
 		Region: "ap-northeast-1", Account: "000000000000", ResumeTimeout: 30 * time.Minute, Limits: cgroup.Auto,
+		Breaker: 5, LogRetention: 14 * 24 * time.Hour, LogLimit: 1 << 30,
 	}
 	if o != want {
 		t.Errorf("options = %+v\nwant      %+v", o, want)
@@ -75,6 +76,24 @@ func TestFromEnvironment(t *testing.T) {
 		{"LIMITS", "on", true},
 		{"LIMITS", "off", true},
 		{"LIMITS", "yes", false},
+		{"BREAKER", "off", true},
+		{"BREAKER", "0", true},
+		{"BREAKER", "1", true},
+		{"BREAKER", "-1", false},
+		{"BREAKER", "on", false},
+		{"BREAKER", "1001", false},
+		{"LOG_RETENTION", "1h", true},
+		{"LOG_RETENTION", "30d", true},
+		{"LOG_RETENTION", "59m", false},
+		{"LOG_RETENTION", "14", false},
+		{"LOG_RETENTION", "-1d", false},
+		{"LOG_RETENTION", "100000d", false},
+		{"LOG_LIMIT", "16M", true},
+		{"LOG_LIMIT", "2G", true},
+		{"LOG_LIMIT", "1024", false},
+		{"LOG_LIMIT", "15M", false},
+		{"LOG_LIMIT", "-1G", false},
+		{"LOG_LIMIT", "9999999999999G", false},
 		{"RESUME_TIMEOUT", "5", true},
 		{"RESUME_TIMEOUT", "65533", true},
 		{"RESUME_TIMEOUT", "4", false},

@@ -38,6 +38,7 @@ const (
 	InsufficientCapacity   Code = "INSUFFICIENT_CAPACITY"
 	LaunchImpossible       Code = "LAUNCH_IMPOSSIBLE"
 	LaunchFailed           Code = "LAUNCH_FAILED"
+	BreakerOpen            Code = "BREAKER_OPEN"
 	BootstrapTimeout       Code = "BOOTSTRAP_TIMEOUT"
 	BootstrapFailed        Code = "BOOTSTRAP_FAILED"
 	ImageWithoutAgent      Code = "IMAGE_WITHOUT_AGENT"
@@ -97,6 +98,11 @@ var all = []Condition{
 		LaunchImpossible, "group", Error,
 		"Launches of the group fail for a reason that no waiting cures, such as an image that no longer exists.",
 		"Correct the group or its launch template and update the group, which tries at once; else it is tried every 10 minutes.",
+	},
+	{
+		BreakerOpen, "group", Warning,
+		"Instances of the group failed to come up so many times in a row (5, or OPENPCS_BREAKER) that it no longer tries at once: the jobs of its nodes are freed, and its idle nodes are held out, so that Slurm gives jobs other nodes. One launch at a time tries again, after a time that doubles up to 10 minutes. The message has the last failure.",
+		"`openpcs explain GROUP` has the failures, and `openpcs logs INSTANCE` what the last instances said. Cure the cause and update the group, which tries at once; else the first instance that comes up ends it.",
 	},
 	{
 		LaunchFailed, "node", Warning,

@@ -96,7 +96,11 @@ func TestEveryConditionIsUsedByItsConstant(t *testing.T) {
 				}
 			case *ast.BasicLit:
 				text, _ := strconv.Unquote(n.Value)
-				// (The options name environment variables, one of them like a code.)
+				// (The options name environment variables, one of them like a code, and
+				// some of PCS's reasons in the scaling log are spelt like codes.)
+				if path == filepath.Join("..", "scaling", "scaling.go") {
+					return true
+				}
 				if _, ok := condition.Find(condition.Code(text)); ok && n.Kind == token.STRING && strings.Contains(text, "_") && filepath.Base(path) != "options.go" {
 					t.Errorf("%s has %s as text instead of its constant", path, n.Value)
 				}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/openpcs/openpcs/internal/awsapi"
@@ -37,7 +38,12 @@ type Options struct {
 	CheckHardware bool // slurmctld refuses nodes with less than their type
 	PrefixBits    int  // length of the bridge's network
 	Faults        bool // users may ask for faults
-	Log           *slog.Logger
+	// Breaker is after how many failed starts in a row a group tries with one
+	// launch at a time, ever more slowly; 0: never, as on PCS.
+	Breaker int
+	// LogLimit is how many bytes the kept logs may take together; 0: any.
+	LogLimit int64
+	Log      *slog.Logger
 	// Forget, when set, is told of each instance that is gone.
 	Forget func(instanceID string)
 	// Slurmctld talks to a cluster's controller; nil: to its agent.
@@ -53,6 +59,9 @@ type Control struct {
 	cancel  context.CancelFunc
 	tasks   sync.WaitGroup
 	started time.Time
+
+	kept     atomic.Int64 // bytes of kept logs, as far as is known
+	trimming sync.Mutex
 
 	mu       sync.Mutex
 	loops    map[string]*loop
@@ -91,6 +100,11 @@ func New(o Options) *Control {
 func (c *Control) Start(ctx context.Context) error {
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.started = time.Now()
+	if c.Breaker == 0 {
+		if err := c.closeBreakers(ctx); err != nil {
+			return fmt.Errorf("close the breakers: %w", err)
+		}
+	}
 	var clusters []fleet.Cluster
 	err := c.Store.View(ctx, func(tx *store.Tx) error {
 		var err error

@@ -6,13 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/openpcs/openpcs/internal/compute"
-	"github.com/openpcs/openpcs/internal/fault"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/scaling"
 	"github.com/openpcs/openpcs/internal/slurm"
@@ -180,7 +177,7 @@ func (c *Control) setDown(ctx context.Context, l *loop, ctld Slurmctld, nodes []
 func (c *Control) keepReasons(ctx context.Context, ctld Slurmctld, nodes []string, why map[string]string) error {
 	byReason := map[string][]string{}
 	for _, n := range nodes {
-		if reason := why[n]; strings.HasPrefix(reason, "Backing Instance") || strings.HasPrefix(reason, "Failed to launch") || strings.HasPrefix(reason, fleet.ReasonPrefix) {
+		if reason := why[n]; fleet.OpenpcsReason(reason) {
 			byReason[reason] = append(byReason[reason], n)
 		}
 	}
@@ -363,71 +360,4 @@ func (c *Control) terminated(ctx context.Context, id string) error {
 		}
 		return event(tx, i.TerminatedAt, i.ClusterID, "node/"+i.NodeName, "terminated", map[string]any{"instance": id, "reason": cmp.Or(string(i.FailureCode), i.StateReason)})
 	})
-}
-
-// keptFiles are what is kept of an instance, with the console.
-var keptFiles = []string{
-	"/var/log/amazon/pcs/bootstrap.log",
-	"/var/log/slurm/slurmd.log",
-	"/var/log/cloud-init-output.log",
-}
-
-// LogDir is where the logs of an instance that is gone are.
-func (c *Control) LogDir(id string) string { return filepath.Join(c.StateDir, "logs", id) }
-
-// keepLogs copies logs out of an instance, as far as there are any: that one
-// is missing must not keep the instance. It reports whether there is one.
-func (c *Control) keepLogs(ctx context.Context, id string) (there bool) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	dir := c.LogDir(id)
-	keep := func(name string, text []byte, err error) {
-		if err != nil || len(text) == 0 {
-			return
-		}
-		if err := os.MkdirAll(dir, 0o700); err == nil {
-			_ = os.WriteFile(filepath.Join(dir, name), text, 0o600)
-		}
-	}
-	text, err := c.Provider.Console(ctx, id)
-	keep("console.log", text, err)
-	there = err == nil
-	if errors.Is(err, compute.ErrNotFound) {
-		return false
-	}
-	for _, path := range keptFiles {
-		text, err := c.Provider.ReadFile(ctx, id, path)
-		keep(strings.TrimPrefix(filepath.Base(path), "."), text, err)
-	}
-	return there
-}
-
-// ForgetHistory removes events and kept logs from before a time.
-func (c *Control) ForgetHistory(ctx context.Context, before time.Time) error {
-	err := c.Store.Update(ctx, func(tx *store.Tx) error {
-		clusters, err := fleet.Clusters.All(tx)
-		for _, cl := range clusters {
-			err = errors.Join(err, fault.Forget(tx, cl.ID, time.Now(), func(string) bool { return false }))
-		}
-		return errors.Join(err, tx.ForgetEvents(before))
-	})
-	dirs, readErr := os.ReadDir(filepath.Join(c.StateDir, "logs"))
-	if errors.Is(readErr, os.ErrNotExist) {
-		return err
-	}
-	err = errors.Join(err, readErr)
-	for _, d := range dirs {
-		if info, infoErr := d.Info(); infoErr == nil && info.ModTime().Before(before) {
-			err = errors.Join(err, os.RemoveAll(c.LogDir(d.Name())))
-		}
-	}
-	return err
-}
-
-// KeptLog returns a log that was kept of an instance.
-func (c *Control) KeptLog(id, name string) ([]byte, error) {
-	if filepath.Base(id) != id || filepath.Base(name) != name || !filepath.IsLocal(id) || !filepath.IsLocal(name) || id == "." || name == "." {
-		return nil, fmt.Errorf("read log %s of %s: not a plain name", name, id)
-	}
-	return os.ReadFile(filepath.Join(c.LogDir(id), name))
 }

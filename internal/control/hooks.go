@@ -124,8 +124,7 @@ func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error
 				n.Want, n.Jobs, n.Early = false, nil, false
 			case "resume-fail":
 				if ok && (i.State == fleet.Pending || i.State == fleet.Running) { // not yet on its way out
-					i, n = fleet.FailInstance(i, n, condition.ResumeTimeout, "its node did not come up within ResumeTimeout", "ResumeTimeout reached", now)
-					if err := fleet.Instances.Put(tx, i); err != nil {
+					if n, err = fail(tx, c.Breaker, i, n, condition.ResumeTimeout, "its node did not come up within ResumeTimeout", fleet.BootReason(i.ID), now); err != nil {
 						return err
 					}
 				}
@@ -198,8 +197,8 @@ func (c *Control) Report(ctx context.Context, instanceID string, r imds.Report) 
 		if err != nil {
 			return err
 		}
-		i, n = fleet.FailInstance(i, n, r.Code, r.Message, bootReason(i.ID), now)
-		return errors.Join(fleet.Instances.Put(tx, i), fleet.Nodes.Put(tx, n),
+		_, err = fail(tx, c.Breaker, i, n, r.Code, r.Message, fleet.BootReason(i.ID), now)
+		return errors.Join(err,
 			event(tx, now, i.ClusterID, "node/"+i.NodeName, "bootstrap-failed",
 				map[string]any{"instance": i.ID, "code": r.Code, "message": r.Message, "log": r.Log}))
 	})

@@ -141,8 +141,8 @@ func (c *Control) notLaunched(ctx context.Context, i fleet.Instance, cause error
 		}
 		detail := map[string]any{"instance": i.ID, "type": i.Type, "subnet": i.SubnetID, "code": code, "error": text}
 		if !pooled {
-			i, n = fleet.FailInstance(i, n, condition.LaunchFailed, cause.Error(), fleet.LaunchReason(code), now)
-			return errors.Join(fleet.Instances.Put(tx, i), fleet.Nodes.Put(tx, n), event(tx, now, i.ClusterID, "node/"+i.NodeName, "launch-failed", detail))
+			_, err := fail(tx, c.Breaker, i, n, condition.LaunchFailed, cause.Error(), fleet.LaunchReason(code), now)
+			return errors.Join(err, event(tx, now, i.ClusterID, "node/"+i.NodeName, "launch-failed", detail))
 		}
 		others, err := fleet.Instances.Of(tx, i.ClusterID)
 		if err != nil {
@@ -162,13 +162,13 @@ func (c *Control) notLaunched(ctx context.Context, i fleet.Instance, cause error
 		if err := errors.Join(fleet.Groups.Put(tx, g), event(tx, now, i.ClusterID, "node/"+i.NodeName, "refused", detail)); err != nil {
 			return err
 		}
-		switch rest, held := g.Held(now); {
+		switch hold, held := g.Held(now); {
 		case busy: // the node stays wanted
 			return fleet.Instances.Delete(tx, i.ID)
 		case held:
-			i.End(rest.Condition(), "Server."+code, text)
-			i.FailureCode, i.Failure = rest.Condition(), text
-			return errors.Join(fleet.Instances.Put(tx, i), fleet.Nodes.Put(tx, fleet.LackNode(n, rest)))
+			i.End(hold.Code, "Server."+code, text)
+			i.FailureCode, i.Failure = hold.Code, text
+			return errors.Join(fleet.Instances.Put(tx, i), fleet.Nodes.Put(tx, fleet.HeldNode(n, hold)))
 		default:
 			return fleet.Instances.Put(tx, i)
 		}

@@ -212,7 +212,7 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 		}
 		actions, wake := fleet.Plan(o)
 		next = wake
-		w := &recorder{tx: tx, now: now, cl: cl, o: o, groups: map[string]fleet.Group{}, instances: map[string]fleet.Instance{}}
+		w := &recorder{breaker: c.Breaker, tx: tx, now: now, cl: cl, o: o, groups: map[string]fleet.Group{}, instances: map[string]fleet.Instance{}}
 		for _, g := range groups {
 			w.groups[g.ID] = g
 		}
@@ -253,6 +253,7 @@ type recorder struct {
 	groups    map[string]fleet.Group
 	instances map[string]fleet.Instance
 	addresses *fleet.Addresses // read at first need
+	breaker   int
 }
 
 func (w *recorder) event(subject, kind string, detail map[string]any) error {
@@ -296,10 +297,10 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 		return fleet.Action{Kind: fleet.Start, GroupID: g.ID, Node: a.Node, Instance: i.ID},
 			w.event("node/"+a.Node, "assigned", map[string]any{"instance": i.ID, "type": i.Type, "subnet": i.SubnetID})
 	case fleet.Lack:
-		n := fleet.LackNode(w.node(a.Node, w.groups[a.GroupID]), a.Pool)
-		lack := fleet.Instance{ClusterID: w.cl.ID, GroupID: a.GroupID, NodeName: a.Node, Type: a.Pool.Type, SubnetID: a.Pool.SubnetID}
-		return fleet.Action{}, errors.Join(w.putNode(n), scaling.Append(w.tx, scaling.OfLack(lack, a.Pool.Code, a.Code, a.Pool.Text, w.now)), w.event("node/"+a.Node, "lacking",
-			map[string]any{"code": a.Pool.Code, "error": a.Pool.Text, "again": a.Pool.NotBefore}))
+		n, h := fleet.HeldNode(w.node(a.Node, w.groups[a.GroupID]), a.Hold), a.Hold
+		lack := fleet.Instance{ClusterID: w.cl.ID, GroupID: a.GroupID, NodeName: a.Node, Type: h.Pool.Type, SubnetID: h.Pool.SubnetID}
+		return fleet.Action{}, errors.Join(w.putNode(n), scaling.Append(w.tx, scaling.OfLack(lack, h.EC2Code, h.Code, h.Text, w.now)), w.event("node/"+a.Node, "lacking",
+			map[string]any{"code": h.Code, "error": h.Text, "again": h.NotBefore}))
 	case fleet.Retire:
 		i.End(a.Code, "User.Initiated", "openpcs: "+a.Reason)
 		if err := fleet.Instances.Put(w.tx, i); err != nil {
@@ -322,12 +323,12 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 			fleet.Instances.Put(w.tx, i), w.putNode(n),
 			w.event("node/"+a.Node, "reclaimed", map[string]any{"instance": i.ID, "reason": a.Reason}))
 	case fleet.Fail:
-		g := w.groups[i.GroupID]
-		failed, n := fleet.FailInstance(i, w.node(a.Node, g), a.Code, a.Reason, bootReason(i.ID), w.now)
-		if err := fleet.Instances.Put(w.tx, failed); err != nil {
+		n, err := fail(w.tx, w.breaker, i, w.node(a.Node, w.groups[i.GroupID]), a.Code, a.Reason, fleet.BootReason(i.ID), w.now)
+		if err != nil {
 			return fleet.Action{}, err
 		}
-		if err := w.putNode(n); err != nil {
+		w.o.Nodes[n.Name] = n
+		if w.groups[i.GroupID], err = fleet.Groups.Get(w.tx, i.GroupID); err != nil {
 			return fleet.Action{}, err
 		}
 		return fleet.Action{Kind: fleet.Stop, Node: a.Node, Instance: i.ID},
@@ -339,7 +340,7 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 		}
 		n := w.node(a.Node, w.groups[i.GroupID])
 		n.Attempts, n.NotBefore = 0, time.Time{}
-		if err := w.putNode(n); err != nil {
+		if err := errors.Join(w.putNode(n), w.succeeded(i)); err != nil {
 			return fleet.Action{}, err
 		}
 		return fleet.Action{}, w.event("node/"+a.Node, "ready", map[string]any{"instance": i.ID, "afterMs": w.now.Sub(i.LaunchedAt).Milliseconds()})
@@ -361,6 +362,20 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 	default:
 		return a, nil
 	}
+}
+
+// succeeded closes the breaker of the group of an instance that came up.
+func (w *recorder) succeeded(i fleet.Instance) error {
+	g, ok := w.groups[i.GroupID]
+	open := g.Breaker.Open
+	if !ok || !g.Succeeded() {
+		return nil
+	}
+	w.groups[g.ID] = g
+	if err := fleet.Groups.Put(w.tx, g); err != nil || !open {
+		return err
+	}
+	return w.event("group/"+g.Name, "breaker-closed", map[string]any{"instance": i.ID})
 }
 
 // leave records, once, why Slurm is asked to give up a node whose instance is
@@ -419,9 +434,4 @@ func place(tx *store.Tx, i *fleet.Instance, p fleet.Pool, addresses *fleet.Addre
 	}
 	i.Type, i.SubnetID, i.VPCID, i.AZ, i.Address = p.Type, subnet.ID, subnet.VPCID, subnet.AZ, address
 	return nil
-}
-
-// The reason on Slurm nodes that PCS users know.
-func bootReason(instanceID string) string {
-	return "Backing Instance Failed To Bootstrap: " + instanceID
 }

@@ -60,8 +60,9 @@ type site struct {
 	hooks   int    // delivered calls so far, for their ids
 	unheard string // kind of hooks that are taken, but whose answer is lost
 
-	seam   fault.Seam // of the control planes to come
-	states *fleettest.Recorder
+	breaker int        // likewise
+	seam    fault.Seam // of the control planes to come
+	states  *fleettest.Recorder
 }
 
 // killable is the fake provider with a hook after each launch, so that a
@@ -130,7 +131,9 @@ type options struct {
 	queues map[string][]string
 	fake   fake.Options
 	notYet bool // do not start the control plane
-	dir    string
+	// breaker is after how many failed starts a group's opens; 0: as usual, -1: never.
+	breaker int
+	dir     string
 }
 
 // run runs a test in a bubble with a site whose cluster has come up.
@@ -156,7 +159,7 @@ func run(t *testing.T, o options, f func(s *site)) {
 }
 
 func newSite(t *testing.T, o options) *site {
-	s := &site{t: t, dir: cmp.Or(o.dir, t.TempDir()), log: &lockedBuffer{}}
+	s := &site{t: t, dir: cmp.Or(o.dir, t.TempDir()), log: &lockedBuffer{}, breaker: max(cmp.Or(o.breaker, fleet.DefaultBreaker), 0)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.store, err = store.Open(filepath.Join(s.dir, "state.db")); err != nil {
@@ -233,7 +236,7 @@ func (s *site) start() {
 	ctx, stop := context.WithCancel(s.ctx)
 	keys := &awsapi.Keys{Store: s.store, Account: "000000000000"}
 	c := control.New(control.Options{
-		Seam: s.seam, Faults: true,
+		Seam: s.seam, Faults: true, Breaker: s.breaker,
 		Store: s.store, Provider: fault.Provider(s.provider, s.seam), Keys: keys, Account: "000000000000", StateDir: s.dir, PrefixBits: 16,
 		Endpoint: "http://10.77.0.1:7300", Log: slog.New(slog.NewTextHandler(s.log, nil)), ResumeTimeout: resumeTimeout,
 		Slurmctld: func(fleet.Cluster) control.Slurmctld { return s.ctld },

@@ -286,7 +286,14 @@ func (c *Control) lost(ctx context.Context, id string, stopped bool) error {
 		if err != nil {
 			return err
 		}
-		if err := fleet.Nodes.Put(tx, lostNode(n, i, condition.InstanceLost, i.StateReason)); err != nil {
+		n = lostNode(n, i, condition.InstanceLost, i.StateReason)
+		if i.ReadyAt.IsZero() { // it never came up: a start that failed
+			n = n.Rest(now)
+			err = count(tx, c.Breaker, i, &n, n.Down, now)
+		} else {
+			err = fleet.Nodes.Put(tx, n)
+		}
+		if err != nil {
 			return err
 		}
 		return event(tx, now, i.ClusterID, "node/"+i.NodeName, "lost", map[string]any{"instance": id, "reason": i.StateReason})

@@ -65,9 +65,9 @@ func (g Group) Choose(now time.Time, launching func(Pool) bool) (pool Pool, ok, 
 	return Pool{}, false, busy
 }
 
-// Held reports whether every pool rests, and the one that ends its rest
+// starved reports whether every pool rests, and the one that ends its rest
 // first: until then no node of the group can be had.
-func (g Group) Held(now time.Time) (first Pool, held bool) {
+func (g Group) starved(now time.Time) (first Pool, held bool) {
 	for i, p := range g.Pools() {
 		if !rests(now, p.NotBefore) {
 			return Pool{}, false
@@ -107,19 +107,4 @@ func (g *Group) Grant(typ, subnetID string) (changed bool) {
 	before := len(g.Refused)
 	g.Refused = slices.DeleteFunc(g.Refused, func(p Pool) bool { return p.is(typ, subnetID) })
 	return len(g.Refused) != before
-}
-
-// LaunchReason is the reason of a Slurm node whose instance could not be had;
-// code is an EC2 error code. The sentence is PCS's.
-func LaunchReason(code string) string {
-	return "Failed to launch backing instance (Error Code: " + code + ")"
-}
-
-// LackNode records that no pool has an instance for a node: Slurm is told
-// with the reason, which frees its job.
-func LackNode(n Node, p Pool) Node {
-	n.Want, n.Early, n.Jobs = false, false, nil
-	n.Down = LaunchReason(p.Code)
-	n.FailureCode, n.LastFailure = p.Condition(), p.Code+": "+p.Text
-	return n
 }

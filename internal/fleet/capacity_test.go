@@ -46,7 +46,7 @@ func TestHeldWhenEveryPoolRests(t *testing.T) {
 		g.Refuse(p.Type, p.SubnetID, "Full", "no room", i == 1, noon)
 	}
 	first, held := g.Held(noon)
-	if !held || first.Type != "big" || first.SubnetID != "subnet-1" {
+	if !held || first.Pool.Type != "big" || first.Pool.SubnetID != "subnet-1" {
 		t.Errorf("Held = %+v, %v; want the pool that ends its rest first", first, held)
 	}
 	if final := g.Refused[1].NotBefore.Sub(noon); final != 10*time.Minute {

@@ -154,7 +154,8 @@ type Group struct {
 	LastRevision int    `json:"lastRevision,omitempty"`
 	// Refused are the pools that had no instance to give lately. An update of
 	// the group forgets them.
-	Refused []Pool `json:"refused,omitempty"`
+	Refused []Pool  `json:"refused,omitempty"`
+	Breaker Breaker `json:"breaker,omitzero"`
 }
 
 // GroupGood is what an update of a group changes.

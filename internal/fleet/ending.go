@@ -28,9 +28,14 @@ func FailInstance(i Instance, n Node, code condition.Code, text, reason string, 
 	n.Jobs = nil
 	n.Down = reason
 	n.FailureCode, n.LastFailure = code, text
+	return i, n.Rest(now)
+}
+
+// Rest holds back the next launch for a node after a failure.
+func (n Node) Rest(now time.Time) Node {
 	n.Attempts++
 	n.NotBefore = now.Add(restAfter(n.Attempts))
-	return i, n
+	return n
 }
 
 // restAfter is how long is waited after failures in a row: 5 s, 10 s, 20 s,

@@ -57,3 +57,55 @@ func TestLaunchesPerHourAreBounded(t *testing.T) {
 		}
 	})
 }
+
+func TestLaunchesAreBoundedWhenAllFail(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		group fleet.Group
+		hang  bool
+	}{
+		{"a_job_waits_for_the_node", fleet.Group{ID: "pcs_g", Name: "g", Status: fleet.Active, Max: 1}, false},
+		{"a_static_node", fleet.Group{ID: "pcs_g", Name: "g", Status: fleet.Active, Min: 1, Max: 1}, false},
+		{"agents_never_register", fleet.Group{ID: "pcs_g", Name: "g", Status: fleet.Active, Max: 1}, true},
+		{"no_capacity", fleet.Group{ID: "pcs_f", Name: "g", Status: fleet.Active, Max: 1}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, tt.group)
+			w.broken, w.hanging = !tt.hang, tt.hang
+			w.breaker = fleet.DefaultBreaker
+			if tt.group.ID == "pcs_f" {
+				w.broken, w.full["big"] = false, true
+				w.full["small"] = true
+			}
+			hours := []int{0, 0, 0}
+			for tick := range len(hours) * 3600 {
+				w.tick(noon.Add(time.Duration(tick) * time.Second))
+				w.clocks()
+				if h := w.slurm["g-1"]; tt.group.Min == 0 && h.power == "down" && !h.down {
+					w.resume("g-1") // the job is there all the time
+				}
+				for range 4 {
+					o := w.observe()
+					actions, _ := fleet.Plan(o)
+					checkSafe(t, o, actions)
+					for _, a := range actions {
+						w.apply(a)
+					}
+				}
+				hours[tick/3600] = w.starts
+			}
+			for h := len(hours) - 1; h > 0; h-- {
+				hours[h] -= hours[h-1]
+			}
+			t.Logf("launches by hour: %v", hours)
+			if tt.group.ID == "pcs_f" { // both pools are tried
+				for h := range hours {
+					hours[h] /= 2
+				}
+			}
+			if hours[0] < 3 || hours[0] > 15 || hours[1] < 2 || hours[1] > 7 || hours[2] < 2 || hours[2] > 7 {
+				t.Errorf("launches by hour: %v; want a growing distance of up to ten minutes, and no end", hours)
+			}
+		})
+	}
+}

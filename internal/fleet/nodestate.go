@@ -102,7 +102,8 @@ func nodeMachine() Machine {
 		gone    = "its instance is gone"
 		told    = "slurmctld was told of the failure, which frees its job"
 		revived = "ResumeProgram named it before its instance, which was to be ended, was touched"
-		updated = "`UpdateComputeNodeGroup`: what refused before is tried at once"
+		updated = "`UpdateComputeNodeGroup`: what failed or refused before is tried at once"
+		again   = "a pool may be tried again, the breaker of its group has rested, or an instance of its group came up"
 		forgot  = "the maximum was lowered, and slurmctld has it no more; its end is next"
 		back    = "the clock was set back into a rest"
 		timeout = "ResumeTimeout: Slurm set it down"
@@ -127,7 +128,7 @@ func nodeMachine() Machine {
 			{NodeLeaving, "It has no instance, and its group is being deleted."},
 			{NodeResting, "Launches for it failed lately, and the next has to wait."},
 			{NodeWanted, "Slurm wants it up; an instance is about to be assigned."},
-			{NodeHeld, "Every pool of its group refused lately. Idle nodes are down in Slurm with the reason, so that jobs get other nodes."},
+			{NodeHeld, "Every pool of its group refused lately, or so many starts in its group failed in a row that its breaker is open. Idle nodes are down in Slurm with the reason, so that jobs get other nodes."},
 			{NodeOff, "Slurm has it powered down, `idle~`. It costs nothing."},
 		},
 		Transitions: []Transition{
@@ -136,8 +137,10 @@ func nodeMachine() Machine {
 			{From: of(NodeFailed), To: NodeOff, By: ByControl, Trigger: "it has no instance left and only openpcs or Slurm held it down: `State=RESUME`"},
 			{From: of(NodeEnding), To: NodeOff, By: ByControl, Trigger: gone},
 			{From: of(NodeResting), To: NodeOff, By: ByControl, Trigger: "its rest is over", Timers: []string{"rest of a node"}},
-			{From: of(NodeHeld), To: NodeOff, By: ByControl, Trigger: "a pool may be tried again", Timers: []string{"rest of a pool"}},
-			{From: of(NodeHeld), To: NodeOff, By: ByAPI, Trigger: updated, Rare: true},
+			{From: of(NodeHeld), To: NodeOff, By: ByControl, Trigger: again, Timers: []string{"rest of a pool", "rest of a breaker"}},
+			{From: of(NodeHeld, NodeResting), To: NodeOff, By: ByAPI, Trigger: updated, Rare: true},
+			{From: of(NodeResting), To: NodeWanted, By: ByAPI, Trigger: updated, Rare: true},
+			{From: of(NodeResting), To: NodeFailed, By: ByAPI, Trigger: updated, Rare: true},
 			{From: of(NodeDrained, NodeDown, NodeFailed), To: NodeOff, By: BySlurm, Trigger: person, Rare: true},
 			{From: of(NodeWanted), To: NodeOff, By: ByControl, Trigger: giveUp, Timers: []string{"early limit", "lost call"}},
 
@@ -186,8 +189,8 @@ func nodeMachine() Machine {
 			{From: backed, To: NodeEnding, By: ByControl, Trigger: "its instance failed, is lost, reclaimed or terminated by a user; it was given up; its group is being deleted or its maximum lowered", Timers: []string{"bootstrap timeout", "early limit", "lost call", "settle time", "sweep"}},
 
 			{From: of(NodeEnding), To: NodeFailed, By: ByControl, Trigger: gone + ", which slurmctld is to be told of"},
-			{From: of(NodeWanted), To: NodeFailed, By: ByControl, Trigger: "every pool of its group rests: its job is freed"},
-			{From: of(NodeHeld), To: NodeFailed, By: ByControl, Trigger: "a pool may be tried again, and Slurm still has it down", Timers: []string{"rest of a pool"}},
+			{From: of(NodeWanted), To: NodeFailed, By: ByControl, Trigger: "every pool of its group, or its breaker, rests: its job is freed"},
+			{From: of(NodeHeld), To: NodeFailed, By: ByControl, Trigger: again + ", and Slurm still has it down", Timers: []string{"rest of a pool", "rest of a breaker"}},
 			{From: of(NodeHeld), To: NodeFailed, By: ByAPI, Trigger: updated, Rare: true},
 			{From: of(NodeResting), To: NodeFailed, By: ByControl, Trigger: "its rest is over, and Slurm still has it down", Timers: []string{"rest of a node"}},
 			{From: of(NodeOff), To: NodeFailed, By: ByControl, Trigger: "Slurm has it up, and there is no instance behind it", Timers: []string{"lost call"}, Rare: true},
@@ -201,8 +204,8 @@ func nodeMachine() Machine {
 			{From: of(None), To: NodeResting, By: ByAPI, Trigger: raised + ", after it failed", Timers: []string{"rest of a node"}, Rare: true},
 			{From: of(NodeOff, NodeWanted, NodeHeld), To: NodeResting, By: ByControl, Trigger: back, Timers: []string{"rest of a node"}, Rare: true},
 
-			{From: of(NodeOff), To: NodeHeld, By: ByControl, Trigger: "the last pool of its group refused", Timers: []string{"rest of a pool"}},
-			{From: of(NodeFailed), To: NodeHeld, By: ByControl, Trigger: told, Timers: []string{"rest of a pool"}},
+			{From: of(NodeOff), To: NodeHeld, By: ByControl, Trigger: "the last pool of its group refused, or a failed start opened the breaker of its group", Timers: []string{"rest of a pool", "rest of a breaker"}},
+			{From: of(NodeFailed), To: NodeHeld, By: ByControl, Trigger: told, Timers: []string{"rest of a pool", "rest of a breaker"}},
 			{From: of(NodeEnding), To: NodeHeld, By: ByControl, Trigger: gone, Timers: []string{"rest of a pool"}},
 			{From: of(NodeResting), To: NodeHeld, By: ByControl, Trigger: "its own rest is over", Timers: []string{"rest of a node", "rest of a pool"}, Rare: true},
 			{From: of(NodeDrained, NodeDown), To: NodeHeld, By: BySlurm, Trigger: person, Timers: []string{"rest of a pool"}},
@@ -231,6 +234,7 @@ func nodeMachine() Machine {
 				Text: "How long a node whose instances failed waits for the next; it doubles with each failure in a row. A node that becomes ready ends it.",
 			},
 			poolRest(),
+			breakerRest(),
 			constant("settle time", "control.settleTime", 1500*time.Millisecond, "How long an instance may be stopped and count as rebooting."),
 			constant("sweep", "control.sweepTime", 30*time.Second, "How often everything is compared with the provider, whatever its events said."),
 			lookAgain(),

@@ -156,13 +156,19 @@ func (w *world) happen(event, name string, number func(least, most int) int) {
 		clear(w.full)
 	case event == "mended":
 		w.broken = false
+	case event == "deaf":
+		w.deaf = true
+	case event == "hears":
+		w.deaf = false
 	case event == "hang":
 		w.hanging = true
 	case event == "unhang":
 		w.hanging = false
 	case event == "update":
 		w.o.Groups[0].Revision++
-		w.o.Groups[0].Refused = nil
+		for _, n := range w.o.Groups[0].Retry(slices.Collect(maps.Values(w.o.Nodes))) {
+			w.o.Nodes[n.Name] = n
+		}
 		w.look(fleet.ByAPI)
 	case event == "refused update":
 		w.o.Groups[0].Revision += 9
@@ -222,7 +228,7 @@ func (w *world) happen(event, name string, number func(least, most int) int) {
 	case event == "terminated" && i != nil && i.State == fleet.Pending:
 		w.lose(i)
 	case event == "fail" && i != nil && i.State == fleet.Running && i.ReadyAt.IsZero(): // the agent says so
-		*i, w.o.Nodes[name] = fleet.FailInstance(*i, w.node(name), "BOOTSTRAP_FAILED", "it ended with 1", "Backing Instance Failed To Bootstrap: "+i.ID, w.o.Now)
+		w.fail(i, "BOOTSTRAP_FAILED", "it ended with 1", "Backing Instance Failed To Bootstrap: "+i.ID)
 		w.look(fleet.ByControl)
 	case event == "silent" && h.power == "up" && !h.down: // slurmd died, or the node rebooted
 		h.down, h.busy = true, false
@@ -309,6 +315,9 @@ var stories = []string{
 	"d-3 full job plan plan d-2:early_job plan shrink grow",
 	"d-1 slow early_job plan time plan job",
 	"d-1 early_job plan plan agents unheard_resume time plan time time time",
+	"d-1 broken job plan plan plan plan plan plan job update",
+	"d-1 broken job plan plan plan 6s plan plan job plan plan plan 11s plan plan job plan plan plan 21s plan plan job d-2:job plan plan plan mended time plan plan job d-2:job plan agents plan plan",
+	"d-1 slow deaf job plan time time time plan 11s plan plan fast",
 	"d-1 broken job plan plan plan down up",
 	"d-1 broken job plan plan plan 6s plan plan mended job -3s",
 	"d-1 job comes done full d-2:job plan plan d-1:idle plan plan",
@@ -395,7 +404,7 @@ func aWorld(t *testing.T) *world {
 		fleet.Group{ID: "pcs_s", Name: "s", Status: fleet.Active, Min: 1, Max: 2},
 	)
 	w.o.Groups[0].Status = fleet.Active
-	w.strict = true
+	w.strict, w.breaker = true, 3
 	w.look(fleet.ByControl)
 	return w
 }

@@ -3,6 +3,8 @@ package fleet
 import (
 	"fmt"
 	"time"
+
+	"github.com/openpcs/openpcs/internal/condition"
 )
 
 // Outlook says what happens to a node next, and when: the timers of Plan in
@@ -16,7 +18,10 @@ func Outlook(o Observed, g Group, index int, idle time.Duration) []string {
 	}
 	i, _ := o.Live(name)
 	rest, held := g.Held(o.Now)
-	lacks := fmt.Sprintf("Its group has no capacity (%s). One launch tries again %s, as soon as a job wants it.", rest.Code, at(rest.NotBefore))
+	lacks := fmt.Sprintf("Its group has no capacity (%s). One launch tries again %s, as soon as a job wants it.", rest.EC2Code, at(rest.NotBefore))
+	if rest.Code == condition.BreakerOpen {
+		lacks = fmt.Sprintf("%d starts in its group failed in a row (%s). One launch tries again %s, as soon as a job wants it.", g.Breaker.Failures, rest.Code, at(rest.NotBefore))
+	}
 	resume := "scontrol update nodename=" + name + " state=resume gives it back."
 	switch NodeState(o, g, name) {
 	case NodeEnding:
@@ -59,6 +64,9 @@ func Outlook(o Observed, g Group, index int, idle time.Duration) []string {
 	case NodeWanted:
 		if held {
 			return []string{lacks}
+		}
+		if g.Breaker.Open {
+			return []string{"One launch of its group tries whether instances come up again; if it does, an instance is launched for this node too."}
 		}
 		return []string{"An instance is about to be launched for it."}
 	case NodeDown:

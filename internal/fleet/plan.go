@@ -3,7 +3,6 @@ package fleet
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/openpcs/openpcs/internal/condition"
@@ -33,11 +32,6 @@ const (
 	SlurmdTimeout = time.Minute
 )
 
-// ReasonPrefix begins each reason that openpcs sets on a Slurm node, so that
-// it never clears one that a person wrote. The two sentences that PCS users
-// know come without it.
-const ReasonPrefix = "pcs: "
-
 // ActionKind says what to do.
 type ActionKind string
 
@@ -60,8 +54,8 @@ const (
 	Recover   ActionKind = "recover"    // Node has no instance left: make it idle~ at once
 	Reclaim   ActionKind = "reclaim"    // the provider takes Instance back now
 	Look      ActionKind = "look"       // ask slurmctld for all nodes
-	Lack      ActionKind = "lack"       // no pool has an instance for Node: free its job
-	HoldOut   ActionKind = "hold-out"   // set the idle Node down while its group's pools rest
+	Lack      ActionKind = "lack"       // Node cannot have an instance: free its job
+	HoldOut   ActionKind = "hold-out"   // set the idle Node down while its group can have no instance
 )
 
 // Action is one thing to do. Code and Reason explain it to people.
@@ -73,7 +67,8 @@ type Action struct {
 	Code     condition.Code
 	Reason   string
 	Down     string // of SetDown: the node's Down that it takes care of
-	Pool     Pool   // of Assign: where to launch; of Lack: what was refused
+	Pool     Pool   // of Assign: where to launch
+	Hold     Hold   // of Lack: why there is no instance
 }
 
 // Observed is all that the planner sees of one cluster.
@@ -100,7 +95,7 @@ type Observed struct {
 // its node (Slurm does so only when the node is idle), it failed, its node
 // is no longer configured, or its group is being deleted.
 func Plan(o Observed) (actions []Action, next time.Time) {
-	p := planner{Observed: o, byNode: map[string]Instance{}, tries: map[string]map[[2]string]bool{}}
+	p := planner{Observed: o, byNode: map[string]Instance{}, tries: map[string]map[[2]string]bool{}, starting: map[string]bool{}}
 	groups := map[string]Group{}
 	for _, g := range o.Groups {
 		groups[g.ID] = g
@@ -111,6 +106,9 @@ func Plan(o Observed) (actions []Action, next time.Time) {
 		}
 		if i.State == Pending && i.StartedAt.IsZero() {
 			p.try(i.GroupID, i.Type, i.SubnetID)
+		}
+		if (i.State == Pending || i.State == Running) && i.ReadyAt.IsZero() {
+			p.starting[i.GroupID] = true
 		}
 	}
 	for _, i := range o.Instances {
@@ -130,11 +128,13 @@ func Plan(o Observed) (actions []Action, next time.Time) {
 
 type planner struct {
 	Observed
-	byNode  map[string]Instance           // live instances
-	tries   map[string]map[[2]string]bool // launches under way, by group, type and subnet
-	actions []Action
-	next    time.Time
-	look    bool // a decision needs to know what Slurm has now
+	byNode map[string]Instance           // live instances
+	tries  map[string]map[[2]string]bool // launches under way, by group, type and subnet
+	// starting are the groups with an instance that is not up yet.
+	starting map[string]bool
+	actions  []Action
+	next     time.Time
+	look     bool // a decision needs to know what Slurm has now
 }
 
 func (p *planner) do(a Action) { p.actions = append(p.actions, a) }
@@ -208,6 +208,11 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 		p.wake(i.ReclaimAt)
 	}
 	switch {
+	case i.ReadyAt.IsZero() && p.givenUp(i.NodeName):
+		p.do(Action{
+			Kind: Fail, GroupID: g.ID, Instance: i.ID, Node: i.NodeName, Code: condition.ResumeTimeout,
+			Reason: "its node did not come up within ResumeTimeout",
+		})
 	case i.State == Pending && i.StartedAt.IsZero():
 		p.do(Action{Kind: Start, GroupID: g.ID, Node: i.NodeName, Instance: i.ID})
 	case i.RegisteredAt.IsZero():
@@ -311,6 +316,16 @@ func (p *planner) unusable(name string) bool {
 		!n.HasAny("DRAIN", "POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP", "REBOOT_REQUESTED", "REBOOT_ISSUED")
 }
 
+// givenUp reports whether Slurm has set down a node that did not come up in
+// time. Its ResumeFailProgram says so, too: this is for when that call is lost.
+// By then Slurm has cleared what else it showed of such a node, so that no more
+// than these flags can be asked for.
+func (p *planner) givenUp(name string) bool {
+	n, ok := p.Slurm[name]
+	return ok && n.Has("DOWN", "POWERED_DOWN") && !n.HasAny("POWER_UP", "POWERING_UP") && p.Nodes[name].Down == "" && !p.Nodes[name].Early &&
+		p.lasting(name, p.Nodes[name], LostHook)
+}
+
 // hung reports whether slurmctld has heard nothing of a node that was up for
 // so long that what runs there counts as lost.
 func (p *planner) hung(i Instance) bool {
@@ -362,15 +377,14 @@ func (p *planner) node(g Group, index int) {
 	if live || g.Status == Creating || g.Status == CreateFailed || g.Status == Deleting {
 		return
 	}
-	rest, held := g.Held(p.Now)
-	if held {
-		p.wake(rest.NotBefore)
+	if hold, held := g.Held(p.Now); held {
+		p.wake(hold.NotBefore)
 		switch {
 		case node.Want:
-			p.do(Action{Kind: Lack, GroupID: g.ID, Node: name, Code: rest.Condition(), Reason: LaunchReason(rest.Code), Pool: rest})
+			p.do(Action{Kind: Lack, GroupID: g.ID, Node: name, Code: hold.Code, Reason: hold.Reason, Hold: hold})
 		case known && seen.Has("IDLE", "POWERED_DOWN") && !seen.HasAny("DRAIN", "POWER_UP", "POWERING_UP"):
 			// While nothing can be had Slurm should give its jobs other nodes.
-			p.do(Action{Kind: HoldOut, GroupID: g.ID, Node: name, Code: rest.Condition(), Reason: LaunchReason(rest.Code)})
+			p.do(Action{Kind: HoldOut, GroupID: g.ID, Node: name, Code: hold.Code, Reason: hold.Reason})
 		}
 		return
 	}
@@ -387,11 +401,14 @@ func (p *planner) node(g Group, index int) {
 		if node.Want || index <= g.Min {
 			p.wake(node.NotBefore)
 		}
+	case node.Want && g.Breaker.Open && p.starting[g.ID]:
+		// One launch tries for all: its end wakes.
 	case node.Want:
 		// Without a pool a try is under way in the only one: its end wakes.
 		pool, ok, _ := g.Choose(p.Now, func(pool Pool) bool { return p.tries[g.ID][[2]string{pool.Type, pool.SubnetID}] })
 		if ok {
 			p.try(g.ID, pool.Type, pool.SubnetID)
+			p.starting[g.ID] = true
 			p.do(Action{Kind: Assign, GroupID: g.ID, Node: name, Pool: pool})
 		}
 	case index <= g.Min && known && !seen.HasAny("DRAIN", "DOWN", "POWERING_DOWN", "POWER_UP", "POWERING_UP"):
@@ -417,33 +434,3 @@ func (p *planner) beyond(groups map[string]Group) {
 		p.do(Action{Kind: GiveUp, GroupID: p.Nodes[name].GroupID, Node: name, Reason: "the group's maximum was lowered below it"})
 	}
 }
-
-// downReason is the reason that a node is set down with: that of who drained
-// it outlives the instance.
-func downReason(seen slurm.Node, reason string) string {
-	if seen.Has("DRAIN") && seen.Reason != "" && (!ours(seen.Reason) || begins(seen.Reason, invalidReasons)) {
-		return seen.Reason
-	}
-	return reason
-}
-
-// ownReasons begin the reasons that Slurm or openpcs set, and no person.
-var ownReasons = append([]string{
-	ReasonPrefix, "Failed to launch backing instance",
-	"ResumeTimeout reached", "Not responding", "Node unexpectedly rebooted",
-}, invalidReasons...)
-
-// invalidReasons begin those of nodes that registered with less than
-// slurm.conf says, which slurmctld drains: its own, and what openpcs says of
-// such a node.
-var invalidReasons = []string{
-	"Low RealMemory", "Low socket*core*thread count", "Low CPUs", "Low TmpDisk", "CoreSpec differ",
-	"Backing Instance Failed To Bootstrap",
-}
-
-func begins(reason string, with []string) bool {
-	return slices.ContainsFunc(with, func(own string) bool { return strings.HasPrefix(reason, own) })
-}
-
-// ours reports whether Slurm or openpcs set the reason, not a person.
-func ours(reason string) bool { return begins(reason, ownReasons) }

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/slurm"
 )
@@ -28,8 +29,12 @@ func checkSafe(t interface {
 	instances := map[string]fleet.Instance{}
 	live := map[string]int{}
 	tries := map[string]int{} // launches under way, by group and type
+	starting := map[string]int{}
 	for _, i := range o.Instances {
 		instances[i.ID] = i
+		if (i.State == fleet.Pending || i.State == fleet.Running) && i.ReadyAt.IsZero() {
+			starting[i.GroupID]++
+		}
 		if i.State == fleet.Pending && i.StartedAt.IsZero() {
 			tries[i.GroupID+i.Type]++
 		}
@@ -52,6 +57,10 @@ func checkSafe(t interface {
 			if live[a.Node] > 0 {
 				t.Fatalf("a second instance is assigned to %s", a.Node)
 			}
+			if b := g.Breaker; b.Open && (starting[g.ID] > 0 || rests(o.Now, b.NotBefore)) {
+				t.Fatalf("%d instances of a group start, and another is assigned under an open breaker: %+v", starting[g.ID], b)
+			}
+			starting[g.ID]++
 			for _, p := range g.Refused {
 				if p.Type != a.Pool.Type || p.SubnetID != a.Pool.SubnetID {
 					continue
@@ -75,6 +84,9 @@ func checkSafe(t interface {
 			own := groups[i.GroupID]
 			index := own.NodeIndex(i.NodeName)
 			healthy := !i.RegisteredAt.IsZero() || i.StartedAt.IsZero() || o.Now.Sub(i.StartedAt) < fleet.BootstrapTimeout
+			if at := o.Slurm[i.NodeName]; a.Kind == fleet.Fail && at.Has("DOWN", "POWERED_DOWN") && i.ReadyAt.IsZero() && o.Nodes[i.NodeName].Down == "" && confirmed(o, i.NodeName) {
+				healthy = false // Slurm gave it up
+			}
 			if at := o.Slurm[i.NodeName]; at.Has("INVALID_REG") && i.ReadyAt.IsZero() && !at.HasAny("ALLOCATED", "MIXED") {
 				healthy = false
 			}
@@ -142,7 +154,7 @@ func checkSafe(t interface {
 				t.Fatalf("an instance is reclaimed: %+v", i)
 			}
 		case fleet.Lack:
-			if _, held := g.Held(o.Now); !held || !node.Want || live[a.Node] > 0 || a.Pool.Code == "" {
+			if _, held := g.Held(o.Now); !held || !node.Want || live[a.Node] > 0 || a.Hold.Reason == "" || a.Hold.EC2Code == "" {
 				t.Fatalf("a node lacks capacity: %+v, %+v", node, g)
 			}
 		case fleet.HoldOut:
@@ -221,6 +233,12 @@ func anything(t *rapid.T) fleet.Observed {
 			InstanceTypes: []string{"big", "small"}, SubnetIDs: []string{"subnet-1"},
 			Status: rapid.SampledFrom([]fleet.Status{fleet.Active, fleet.Active, fleet.Updating, fleet.Deleting, fleet.Creating, fleet.UpdateFailed, fleet.CreateFailed}).Draw(t, "status"),
 		}
+		if rapid.IntRange(0, 3).Draw(t, "breaker") == 0 {
+			g.Breaker = fleet.Breaker{
+				Failures: 5, Open: rapid.Bool().Draw(t, "open"), Code: "BOOTSTRAP_FAILED", Text: "it ended with 1", Reason: "Backing Instance Failed To Bootstrap: i-9",
+				NotBefore: noon.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "breaker rests")) * time.Minute),
+			}
+		}
 		for _, typ := range g.InstanceTypes {
 			if rapid.IntRange(0, 2).Draw(t, "refused "+typ) == 0 {
 				g.Refused = append(g.Refused, fleet.Pool{
@@ -298,6 +316,8 @@ type world struct {
 	full    map[string]bool // types without capacity
 	hanging bool            // agents do not register
 	away    bool            // slurmctld says nothing, nor calls
+	deaf    bool            // calls of its ResumeFailProgram are lost
+	breaker int             // failed starts in a row that open a group's
 	watcher                 // of the nodes' states
 	t       interface {
 		Helper()
@@ -489,7 +509,7 @@ func (w *world) apply(a fleet.Action) {
 		}
 		w.starts++
 		if w.broken {
-			*i, w.o.Nodes[i.NodeName] = fleet.FailInstance(*i, w.node(i.NodeName), "LAUNCH_FAILED", "no room", "Failed to launch backing instance (Error Code: X)", w.o.Now)
+			w.fail(i, "LAUNCH_FAILED", "no room", "Failed to launch backing instance (Error Code: X)")
 			return
 		}
 		i.State, i.StartedAt = fleet.Running, w.o.Now
@@ -497,7 +517,7 @@ func (w *world) apply(a fleet.Action) {
 	case fleet.Reclaim:
 		w.lose(w.find(a.Instance))
 	case fleet.Lack:
-		w.o.Nodes[a.Node] = fleet.LackNode(w.node(a.Node), a.Pool)
+		w.o.Nodes[a.Node] = fleet.HeldNode(w.node(a.Node), a.Hold)
 	case fleet.HoldOut:
 		h := w.slurm[a.Node]
 		h.down, h.reason = true, a.Reason
@@ -510,7 +530,7 @@ func (w *world) apply(a fleet.Action) {
 		}
 	case fleet.Fail:
 		i := w.find(a.Instance)
-		*i, w.o.Nodes[i.NodeName] = fleet.FailInstance(*i, w.node(i.NodeName), a.Code, a.Reason, "Backing Instance Failed To Bootstrap: "+i.ID, w.o.Now)
+		w.fail(i, a.Code, a.Reason, "Backing Instance Failed To Bootstrap: "+i.ID)
 	case fleet.Stop:
 		i := w.find(a.Instance)
 		i.State, i.TerminatedAt = fleet.Terminated, w.o.Now
@@ -520,6 +540,7 @@ func (w *world) apply(a fleet.Action) {
 		n := w.node(i.NodeName)
 		n.Attempts, n.NotBefore = 0, time.Time{}
 		w.o.Nodes[n.Name] = n
+		w.group(i.GroupID).Succeeded()
 	case fleet.Forget:
 		w.o.Instances = slices.DeleteFunc(w.o.Instances, func(i fleet.Instance) bool { return i.ID == a.Instance })
 	case fleet.GiveUp:
@@ -569,6 +590,12 @@ func (w *world) group(id string) *fleet.Group {
 	return nil
 }
 
+// fail is what the control plane does for an instance that did not come up.
+func (w *world) fail(i *fleet.Instance, code condition.Code, text, down string) {
+	*i, w.o.Nodes[i.NodeName] = fleet.FailInstance(*i, w.node(i.NodeName), code, text, down, w.o.Now)
+	w.group(i.GroupID).Failed(w.breaker, code, text, down, w.o.Now)
+}
+
 // refused is a launch for which its pool had no room. It reports whether the
 // instance is in another pool now.
 func (w *world) refused(i *fleet.Instance) bool {
@@ -587,7 +614,7 @@ func (w *world) refused(i *fleet.Instance) bool {
 		w.o.Instances = slices.DeleteFunc(w.o.Instances, func(o fleet.Instance) bool { return o.ID == i.ID })
 	default:
 		i.State = fleet.ShuttingDown
-		w.o.Nodes[i.NodeName] = fleet.LackNode(w.node(i.NodeName), rest)
+		w.o.Nodes[i.NodeName] = fleet.HeldNode(w.node(i.NodeName), rest)
 	}
 	return ok
 }
@@ -633,9 +660,12 @@ func (w *world) clocks() (next time.Time) {
 			if !h.drain { // Slurm keeps the reason of who drained it
 				h.reason = "ResumeTimeout reached"
 			}
+			if i := w.live(name); i != nil && i.State != fleet.ShuttingDown && !w.deaf {
+				w.fail(i, "RESUME_TIMEOUT", "late", "ResumeTimeout reached")
+			}
 			n := w.node(name)
-			if i := w.live(name); i != nil {
-				*i, n = fleet.FailInstance(*i, n, "RESUME_TIMEOUT", "late", "ResumeTimeout reached", w.o.Now)
+			if w.deaf { // its ResumeFailProgram is lost
+				continue
 			}
 			n.Want, n.Down = false, ""
 			w.o.Nodes[name] = n
@@ -682,6 +712,7 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 			fleet.Group{ID: "pcs_d", Name: "d", Status: fleet.Active, Max: 3},
 			fleet.Group{ID: "pcs_s", Name: "s", Status: fleet.Active, Min: 2, Max: 3},
 		)
+		w.breaker = rapid.SampledFrom([]int{0, 1, 3}).Draw(t, "breaker")
 		names := []string{"d-1", "d-2", "d-3", "s-1", "s-2", "s-3"}
 		for range rapid.IntRange(0, 40).Draw(t, "events") {
 			w.happen(
@@ -722,55 +753,4 @@ func TestPlanConvergesAndIsQuiet(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestLaunchesAreBoundedWhenAllFail(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		group fleet.Group
-		hang  bool
-	}{
-		{"a_job_waits_for_the_node", fleet.Group{ID: "pcs_g", Name: "g", Status: fleet.Active, Max: 1}, false},
-		{"a_static_node", fleet.Group{ID: "pcs_g", Name: "g", Status: fleet.Active, Min: 1, Max: 1}, false},
-		{"agents_never_register", fleet.Group{ID: "pcs_g", Name: "g", Status: fleet.Active, Max: 1}, true},
-		{"no_capacity", fleet.Group{ID: "pcs_f", Name: "g", Status: fleet.Active, Max: 1}, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t, tt.group)
-			w.broken, w.hanging = !tt.hang, tt.hang
-			if tt.group.ID == "pcs_f" {
-				w.broken, w.full["big"] = false, true
-				w.full["small"] = true
-			}
-			hours := []int{0, 0, 0}
-			for tick := range len(hours) * 3600 {
-				w.tick(noon.Add(time.Duration(tick) * time.Second))
-				w.clocks()
-				if h := w.slurm["g-1"]; tt.group.Min == 0 && h.power == "down" && !h.down {
-					w.resume("g-1") // the job is there all the time
-				}
-				for range 4 {
-					o := w.observe()
-					actions, _ := fleet.Plan(o)
-					checkSafe(t, o, actions)
-					for _, a := range actions {
-						w.apply(a)
-					}
-				}
-				hours[tick/3600] = w.starts
-			}
-			for h := len(hours) - 1; h > 0; h-- {
-				hours[h] -= hours[h-1]
-			}
-			t.Logf("launches by hour: %v", hours)
-			if tt.group.ID == "pcs_f" { // both pools are tried
-				for h := range hours {
-					hours[h] /= 2
-				}
-			}
-			if hours[0] < 3 || hours[0] > 15 || hours[1] < 2 || hours[1] > 7 || hours[2] < 2 || hours[2] > 7 {
-				t.Errorf("launches by hour: %v; want a growing distance of up to ten minutes, and no end", hours)
-			}
-		})
-	}
 }

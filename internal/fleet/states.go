@@ -210,7 +210,7 @@ func memberMachine(of, noun, text, deleting, gone string) Machine {
 		Timers: []Timer{lookAgain()},
 	}
 	if of == "group" {
-		m.Timers = append(m.Timers, poolRest())
+		m.Timers = append(m.Timers, poolRest(), breakerRest())
 	}
 	return m
 }
@@ -220,6 +220,14 @@ func poolRest() Timer {
 	return Timer{
 		Name: "rest of a pool", Value: "5s, 10s, 20s, ... 10m", Source: "fleet.backoffBase, fleet.backoffCap",
 		Text: "How long an instance type in a subnet that had no instance to give is left alone; it doubles with each refusal in a row. A reason that no waiting cures, such as an image that is gone, takes the longest at once. It changes no status; an update of the group ends it.",
+	}
+}
+
+// breakerRest is how long a group rests whose instances do not come up.
+func breakerRest() Timer {
+	return Timer{
+		Name: "rest of a breaker", Value: "1m20s, 2m40s, 5m20s, 10m", Source: "`OPENPCS_BREAKER`, fleet.backoffBase, fleet.backoffCap",
+		Text: "How long a group rests after 5 starts in a row that failed, whatever the nodes, and after each further one: as long as a node after as many failures of its own. Then one launch at a time tries. An instance that comes up, or an update of the group, ends it. With `OPENPCS_BREAKER=off` there is none, and the rest of a node stays at 5 s.",
 	}
 }
 

@@ -132,6 +132,10 @@ var sentences = map[string]func(d detail) string{
 	"ready": func(d detail) string {
 		return "up with " + d.text("instance") + ", " + d.after("afterMs") + " after the decision"
 	},
+	"breaker-open": func(d detail) string {
+		return d.text("failures") + " starts failed in a row, the last of " + d.text("instance") + " (" + d.text("code") + ": " + d.text("error") + "): one launch at a time, not before " + d.clock("again")
+	},
+	"breaker-closed": func(d detail) string { return d.text("instance") + " came up: launches go on as usual" },
 	// What failed.
 	"refused": func(d detail) string {
 		if _, ok := d["type"]; !ok { // of a cluster
@@ -140,7 +144,7 @@ var sentences = map[string]func(d detail) string{
 		return "refused: no " + d.text("type") + " in " + d.text("subnet") + ": " + d.text("code") + ": " + d.text("error")
 	},
 	"lacking": func(d detail) string {
-		return "no pool of the group has an instance, so its job is freed: " + d.text("code") + ", again not before " + d.clock("again")
+		return "the group has no instance to give, so its job is freed: " + d.text("code") + ", again not before " + d.clock("again")
 	},
 	"launch-failed": func(d detail) string {
 		return "the launch of " + d.text("instance") + " failed: " + d.text("code") + ": " + d.text("error")

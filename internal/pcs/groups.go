@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/openpcs/openpcs/internal/awsapi"
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/ec2"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/iam"
@@ -369,6 +370,9 @@ const maxFailing = 5
 // failing says why nodes of the group do not come up. PCS leaves the group
 // ACTIVE and silent; here errorInfo has it, which clients print as it is.
 func failing(g fleet.Group, nodes []fleet.Node) (out []ErrorInfo) {
+	if g.Breaker.Open {
+		out = append(out, ErrorInfo{Code: string(condition.BreakerOpen), Message: g.Breaker.String()})
+	}
 	for _, p := range g.Refused {
 		out = append(out, ErrorInfo{Code: string(p.Condition()), Message: fmt.Sprintf(
 			"%s in %s: %s: %s (%d refusals in a row, the next try is not before %s)",
@@ -459,7 +463,16 @@ func (s *Service) updateGroup(ctx context.Context, r *awsapi.Request, in *Update
 		if fleet.NeedsReplacement(before, g) {
 			g.Revise()
 		}
-		g.Status, g.ModifiedAt, g.Errors, g.Refused = fleet.Updating, r.Now, nil, nil
+		g.Status, g.ModifiedAt, g.Errors = fleet.Updating, r.Now, nil
+		nodes, err := fleet.Nodes.Of(tx, cl.ID)
+		if err != nil {
+			return nil, "", err
+		}
+		for _, n := range g.Retry(nodes) {
+			if err := fleet.Nodes.Put(tx, n); err != nil {
+				return nil, "", err
+			}
+		}
 		return &GroupOut{groupOut(g)}, cl.ID, fleet.Groups.Put(tx, g)
 	})
 }

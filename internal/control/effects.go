@@ -323,7 +323,7 @@ func (c *Control) notStopped(ctx context.Context, id string, cause error) error 
 	}
 	return c.Store.Update(ctx, func(tx *store.Tx) error {
 		i, err := fleet.Instances.Get(tx, id)
-		if err != nil || i.StopFailed {
+		if err != nil || i.StopFailed || i.StartedAt.IsZero() { // or there is none, as far as is known
 			return ignoreMissing(err)
 		}
 		now := time.Now().UTC()

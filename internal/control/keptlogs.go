@@ -19,16 +19,6 @@ import (
 	"github.com/openpcs/openpcs/internal/store"
 )
 
-// logFiles are the logs of an instance, beside its console: of a node, of an
-// image with cloud-init, of a controller. They are shown while it runs, and
-// kept when it ends.
-var logFiles = []string{
-	"/var/log/amazon/pcs/bootstrap.log",
-	"/var/log/slurm/slurmd.log",
-	"/var/log/cloud-init-output.log",
-	"/var/log/slurm/slurmctld.log",
-}
-
 const (
 	// consoleLog is what the console's text is called.
 	consoleLog = "console.log"
@@ -49,6 +39,25 @@ type InstanceLog struct {
 	Text []byte
 }
 
+// logFile is a log on an instance, and the name under which it is shown and
+// kept.
+type logFile struct{ name, path string }
+
+// logFiles are the logs of an instance, beside its console: of a node, of an
+// image with cloud-init, of a controller. They are shown while it runs, and
+// kept when it ends.
+func (c *Control) logFiles(context.Context, string) (out []logFile) {
+	for _, path := range []string{
+		"/var/log/amazon/pcs/bootstrap.log",
+		"/var/log/slurm/slurmd.log",
+		"/var/log/cloud-init-output.log",
+		"/var/log/slurm/slurmctld.log",
+	} {
+		out = append(out, logFile{filepath.Base(path), path})
+	}
+	return out
+}
+
 // liveLogs reads the logs that an instance has, as far as there are any. The
 // error is that of the console: compute.ErrNotFound if there is no instance.
 func (c *Control) liveLogs(ctx context.Context, id string) (logs []InstanceLog, err error) {
@@ -62,9 +71,9 @@ func (c *Control) liveLogs(ctx context.Context, id string) (logs []InstanceLog, 
 	if errors.Is(err, compute.ErrNotFound) {
 		return nil, err
 	}
-	for _, path := range logFiles {
-		text, err := c.Provider.ReadFile(ctx, id, path)
-		add(filepath.Base(path), text, err)
+	for _, f := range c.logFiles(ctx, id) {
+		text, err := c.Provider.ReadFile(ctx, id, f.path)
+		add(f.name, text, err)
 	}
 	return logs, err
 }

@@ -314,7 +314,7 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 			}
 		}
 		return fleet.Action{Kind: fleet.Stop, Node: a.Node, Instance: i.ID},
-			w.event("node/"+a.Node, "retired", map[string]any{"instance": i.ID, "code": i.Ended, "reason": a.Reason})
+			w.event("node/"+a.Node, "retired", map[string]any{"instance": i.ID, "code": i.EndCode, "reason": a.Reason})
 	case fleet.Reclaim:
 		const code = "Server.SpotInstanceTermination"
 		i.End(a.Code, code, code+": "+a.Reason)

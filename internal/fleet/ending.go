@@ -13,7 +13,7 @@ func (i *Instance) End(code condition.Code, stateCode, stateReason string) {
 	if code == condition.Idle && i.Leaving != "" {
 		code = i.Leaving
 	}
-	i.State, i.StateCode, i.StateReason, i.Ended = ShuttingDown, stateCode, stateReason, code
+	i.State, i.StateCode, i.StateReason, i.EndCode = ShuttingDown, stateCode, stateReason, code
 }
 
 // FailInstance records that an instance did not come up or was lost: it goes

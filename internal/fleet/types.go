@@ -75,8 +75,8 @@ type Instance struct {
 	ReclaimAt time.Time `json:"reclaimAt,omitzero"`
 	// Leaving is why Slurm was asked to give up its node, if it was.
 	Leaving condition.Code `json:"leaving,omitempty"`
-	// Ended is why its end was decided; empty before.
-	Ended condition.Code `json:"ended,omitempty"`
+	// EndCode is why its end was decided; empty before.
+	EndCode condition.Code `json:"endCode,omitempty"`
 	// StopFailed says that the provider could not end it, and is asked again.
 	StopFailed bool `json:"stopFailed,omitempty"`
 	// Failure is why bootstrap failed; empty if it did not.

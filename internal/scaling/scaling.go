@@ -212,12 +212,12 @@ func OfEnd(i fleet.Instance, now time.Time) (r Record, ok bool) {
 		why = strings.TrimPrefix(i.StateReason, "openpcs: ")
 	}
 	if !i.StartedAt.IsZero() {
-		s := Ending(i.Ended, !i.ReadyAt.IsZero())
+		s := Ending(i.EndCode, !i.ReadyAt.IsZero())
 		r = record(i, s, now)
 		if s.Status == LaunchFailed { // the provider said yes, and gave none
 			r.Details.EC2ErrorCode = strings.TrimPrefix(i.StateCode, "Server.")
 		}
-		r.Details.Openpcs = &Extra{i.Ended, why}
+		r.Details.Openpcs = &Extra{i.EndCode, why}
 		return r, true
 	}
 	if i.FailureCode == "" {
@@ -251,6 +251,6 @@ func launchReason(ec2Code string) Reason {
 // OfStopFailure tells that the provider could not end an instance.
 func OfStopFailure(i fleet.Instance, cause error, now time.Time) Record {
 	r := record(i, Step{TerminateFailed, EC2Error}, now)
-	r.Details.Openpcs = &Extra{i.Ended, cause.Error()}
+	r.Details.Openpcs = &Extra{i.EndCode, cause.Error()}
 	return r
 }

@@ -74,7 +74,7 @@ func TestStepsAreThoseOfPCS(t *testing.T) {
 func TestRecordAsJSON(t *testing.T) {
 	g := fleet.Group{Name: "g", Min: 0, Max: 2}
 	failed := instance()
-	failed.StartedAt, failed.FailureCode, failed.Ended, failed.Failure, failed.StateCode = time.Time{}, condition.InsufficientCapacity, condition.InsufficientCapacity, "no room", "Server.InsufficientInstanceCapacity"
+	failed.StartedAt, failed.FailureCode, failed.EndCode, failed.Failure, failed.StateCode = time.Time{}, condition.InsufficientCapacity, condition.InsufficientCapacity, "no room", "Server.InsufficientInstanceCapacity"
 	end, ok := scaling.OfEnd(failed, noon)
 	if !ok {
 		t.Fatal("a launch that failed has no record")

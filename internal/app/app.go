@@ -28,6 +28,7 @@ import (
 	"github.com/openpcs/openpcs/internal/image"
 	"github.com/openpcs/openpcs/internal/imds"
 	"github.com/openpcs/openpcs/internal/pcs"
+	"github.com/openpcs/openpcs/internal/s3"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
 	"github.com/openpcs/openpcs/internal/ssm"
 	"github.com/openpcs/openpcs/internal/store"
@@ -235,13 +236,36 @@ func (a *App) services(ctx context.Context) (http.Handler, error) {
 	if err := ec2.EnsureRegion(ctx, a.store, o.Region, pool); err != nil {
 		return nil, err
 	}
+	buckets, err := a.buckets()
+	if err != nil {
+		return nil, err
+	}
 	return awsapi.NewServer(awsapi.Options{
 		Keys: a.keys, Account: o.Account, Logger: o.Log, PageSecret: []byte(a.root.Secret),
 		Services: []awsapi.Service{
 			cluster.API(), network.Service(), people.Service(), sts.Service(), a.commands.Service(),
 			secretsmanager.New(secretsmanager.Options{Store: a.store, Account: o.Account}).Service(),
+			buckets.Service(),
 		},
 	}), nil
+}
+
+// StorageCommand is the command by which the program serves the buckets to
+// itself.
+const StorageCommand = "s3-storage"
+
+// buckets is the service s3.
+func (a *App) buckets() (*s3.S3, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the program for S3: %w", err)
+	}
+	b := s3.New(s3.Options{
+		Dir: filepath.Join(a.opts.StateDir, "s3"), Account: a.opts.Account, Region: a.opts.Region,
+		Secret: []byte(a.root.Secret), Command: []string{self, StorageCommand}, Logger: a.opts.Log,
+	})
+	a.later(b.Stop)
+	return b, nil
 }
 
 func buildable() (names []string) {

@@ -6,6 +6,7 @@ package awsapi
 
 import (
 	"context"
+	"net/http"
 	"net/url"
 	"reflect"
 	"time"
@@ -20,6 +21,7 @@ const (
 	JSON11                   // awsJson 1.1 (ssm, secretsmanager, logs, ...)
 	Query                    // form in, XML with an <OpResult> out (sts, iam)
 	EC2Query                 // form in, EC2's XML out
+	RestXML                  // method and path in, bodies of any size, XML out (s3)
 )
 
 // Caller is who signed the request.
@@ -81,10 +83,30 @@ type Service struct {
 	Version    string // API version (query)
 	Namespace  string // XML namespace (query)
 	Operations []Operation
+	// Stream, of a RestXML service, answers whole requests in place of a table
+	// of operations.
+	Stream func(w http.ResponseWriter, r *Stream)
 	// Fault, when set, gives the faults of the front door the service's own
 	// form (pcs: ValidationException with a reason). It may return nil for
 	// the protocol's usual one.
 	Fault func(f *Fault) *Error
+}
+
+// Stream is one verified request of a RestXML service. Its body is not read
+// yet, may be of any size, and fails on the way when it turns out not to be
+// what was signed.
+type Stream struct {
+	ID     string // request id, a UUID
+	Region string // region of the signature
+	Caller Caller
+	Now    time.Time
+	// HTTP is the request without its signature: in its headers and query is
+	// only what the caller means. Its path is as it was sent.
+	HTTP *http.Request
+	// PayloadHash is what a signature of the body as it is now has in place of
+	// its hash: the hash that the caller signed, or a word that says how the body
+	// is to be read (UNSIGNED-PAYLOAD, STREAMING-UNSIGNED-PAYLOAD-TRAILER).
+	PayloadHash string
 }
 
 // Error is an error with AWS semantics. Fields are further members of a JSON

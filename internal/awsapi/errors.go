@@ -38,7 +38,7 @@ func newError(status int, code, message string) *Error {
 // byProtocol picks the code that a protocol uses for one condition.
 func byProtocol(p Protocol, json, query, ec2 string) string {
 	switch p {
-	case Query:
+	case Query, RestXML:
 		return query
 	case EC2Query:
 		return ec2
@@ -55,6 +55,12 @@ func faultError(svc *Service, f *Fault) *Error {
 		}
 	}
 	p := svc.Protocol
+	if p == RestXML {
+		if f.Kind == FaultInternal {
+			return newError(http.StatusInternalServerError, "InternalError", f.Message)
+		}
+		return newError(http.StatusBadRequest, "InvalidRequest", f.Message)
+	}
 	switch f.Kind {
 	case FaultUnknownOperation:
 		return newError(http.StatusBadRequest,
@@ -99,6 +105,9 @@ func asError(svc *Service, err error) (*Error, bool) {
 
 // The conditions of authentication, each with one code per protocol.
 func errMissingAuth(p Protocol) *Error {
+	if p == RestXML {
+		return newError(http.StatusForbidden, "AccessDenied", "Access Denied: the request is not signed, and openpcs takes signed requests only.")
+	}
 	if p == JSON10 || p == JSON11 {
 		return newError(http.StatusBadRequest, "MissingAuthenticationTokenException", "Missing Authentication Token")
 	}
@@ -106,6 +115,9 @@ func errMissingAuth(p Protocol) *Error {
 }
 
 func errIncomplete(p Protocol, message string) *Error {
+	if p == RestXML {
+		return newError(http.StatusBadRequest, "AuthorizationHeaderMalformed", "The authorization header is malformed; "+message)
+	}
 	return newError(http.StatusBadRequest, byProtocol(p, "IncompleteSignatureException", "IncompleteSignature", "IncompleteSignature"), message)
 }
 
@@ -118,6 +130,8 @@ func errUnknownKey(p Protocol) *Error {
 		return newError(http.StatusForbidden, "InvalidClientTokenId", message)
 	case EC2Query:
 		return newError(http.StatusUnauthorized, "AuthFailure", ec2AuthFailure)
+	case RestXML:
+		return newError(http.StatusForbidden, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records.")
 	default:
 		return newError(http.StatusBadRequest, "UnrecognizedClientException", message)
 	}
@@ -126,7 +140,7 @@ func errUnknownKey(p Protocol) *Error {
 func errWrongSignature(p Protocol) *Error {
 	const message = "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access Key and signing method. Consult the service documentation for details."
 	switch p {
-	case Query:
+	case Query, RestXML:
 		return newError(http.StatusForbidden, "SignatureDoesNotMatch", message)
 	case EC2Query:
 		return newError(http.StatusUnauthorized, "AuthFailure", ec2AuthFailure)
@@ -155,12 +169,18 @@ func errSkew(p Protocol, message string) *Error {
 	if p == EC2Query {
 		return newError(http.StatusBadRequest, "RequestExpired", "Request has expired. "+message)
 	}
+	if p == RestXML {
+		return newError(http.StatusForbidden, "RequestTimeTooSkewed", "The difference between the request time and the current time is too large. "+message)
+	}
 	return errSignature(p, message)
 }
 
 func errExpiredToken(p Protocol) *Error {
 	if p == EC2Query {
 		return newError(http.StatusBadRequest, "RequestExpired", "Request has expired.")
+	}
+	if p == RestXML {
+		return newError(http.StatusBadRequest, "ExpiredToken", "The provided token has expired.")
 	}
 	return newError(byStatus(p), byProtocol(p, "ExpiredTokenException", "ExpiredToken", ""),
 		"The security token included in the request is expired")

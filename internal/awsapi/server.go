@@ -130,6 +130,10 @@ func (svc *Service) check() error {
 	switch {
 	case svc.Name == "":
 		return errors.New("awsapi: a service has no name")
+	case (svc.Protocol == RestXML) != (svc.Stream != nil) || (svc.Stream != nil && len(svc.Operations) > 0):
+		return fmt.Errorf("awsapi: %s must have operations, or answer streams and be of that protocol", svc.Name)
+	case svc.Stream != nil:
+		return nil
 	case isJSON && svc.Target == "":
 		return fmt.Errorf("awsapi: %s has no target", svc.Name)
 	case !isJSON && (svc.Version == "" || svc.Namespace == ""):
@@ -159,6 +163,7 @@ type exchange struct {
 	id       string
 	started  time.Time
 	answer   any
+	stream   *Stream // a request that its service answers as a whole
 }
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -169,6 +174,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = conn.SetReadDeadline(time.Now().Add(bodyWithin))
 	_ = conn.SetWriteDeadline(time.Now().Add(bodyWithin + answerWithin)) // of "100 Continue"
 	payload, status, e, cause := s.answer(w, x)
+	if x.stream != nil {
+		s.answerStream(w, x)
+		return
+	}
 	_ = conn.SetWriteDeadline(time.Now().Add(answerWithin))
 	s.write(w, x, status, e, payload)
 	s.report(r.Context(), x, status, e, cause)
@@ -184,6 +193,9 @@ func (s *Server) answer(w http.ResponseWriter, x *exchange) (payload []byte, sta
 		}
 	}()
 	status, e, cause = s.handle(w, x)
+	if x.stream != nil {
+		return nil, status, nil, nil
+	}
 	if e == nil {
 		var err error
 		if payload, err = x.encode(); err == nil {
@@ -218,6 +230,10 @@ func (s *Server) handle(w http.ResponseWriter, x *exchange) (status int, e *Erro
 	sig, key, e := s.identify(x)
 	if e != nil {
 		return 0, e, nil
+	}
+	if x.svc.Stream != nil {
+		x.stream, e = s.openStream(x, sig, key)
+		return http.StatusOK, e, nil
 	}
 	// Only now, so that who has no key makes the server keep nothing.
 	if e := s.readBody(w, x); e != nil {
@@ -266,6 +282,8 @@ func (s *Server) guess(x *exchange) *Error {
 				}
 			}
 		}
+	case s.streams() && r.URL.Path != "/" && r.URL.Path != "":
+		x.protocol = RestXML // only such services have paths
 	case isForm(r), r.Method == http.MethodGet:
 		x.protocol = Query
 	}
@@ -430,7 +448,7 @@ func (s *Server) identify(x *exchange) (*signature, Key, *Error) {
 	if h := sig.unsigned(x.http.Header); h != "" {
 		return nil, Key{}, errSignature(p, "The header '"+h+"' must be signed.")
 	}
-	if given := x.http.Header.Get("X-Amz-Content-Sha256"); given == unsignedPayload || strings.HasPrefix(given, "STREAMING-") {
+	if given := x.http.Header.Get("X-Amz-Content-Sha256"); p != RestXML && (given == unsignedPayload || strings.HasPrefix(given, "STREAMING-")) {
 		return nil, Key{}, errSignature(p, "The payload must be signed: "+given+" is not accepted by this service.")
 	}
 	key, err := s.keys.FindKey(x.http.Context(), sig.keyID)
@@ -442,6 +460,9 @@ func (s *Server) identify(x *exchange) (*signature, Key, *Error) {
 		return nil, Key{}, faultError(&svc.Service, internalFault())
 	}
 	if err := sig.checkTime(x.started); err != nil {
+		if p == RestXML && sig.presigned {
+			return nil, Key{}, newError(http.StatusForbidden, "AccessDenied", "Request has expired. "+err.Error())
+		}
 		return nil, Key{}, errSkew(p, err.Error())
 	}
 	return sig, key, nil
@@ -450,11 +471,16 @@ func (s *Server) identify(x *exchange) (*signature, Key, *Error) {
 // authenticate verifies the signature over the whole request, and that the key
 // may be used now and from there.
 func (s *Server) authenticate(x *exchange, sig *signature, key Key) *Error {
-	p := x.protocol
 	hash, e := x.payloadHash()
 	if e != nil {
 		return e
 	}
+	return s.authorize(x, sig, key, hash)
+}
+
+// authorize is authenticate with the hash of the payload that is signed.
+func (s *Server) authorize(x *exchange, sig *signature, key Key, hash string) *Error {
+	p := x.protocol
 	if !sig.verify(x.http, key.Secret, hash) {
 		return errWrongSignature(p)
 	}
@@ -566,6 +592,8 @@ func (x *exchange) encode() ([]byte, error) {
 
 func (x *exchange) encodeError(e *Error) []byte {
 	switch x.protocol {
+	case RestXML:
+		return restErrorXML(e, x.http.URL.Path, x.id)
 	case EC2Query:
 		return ec2ErrorXML(e, x.id)
 	case Query:
@@ -615,6 +643,8 @@ func contentType(p Protocol) string {
 		return "application/x-amz-json-1.0"
 	case JSON11:
 		return "application/x-amz-json-1.1"
+	case RestXML:
+		return "application/xml"
 	default:
 		return "text/xml;charset=UTF-8"
 	}

@@ -11,12 +11,17 @@ import (
 // Sign signs a request of our own clients (the CLI, the agent on a node) in
 // the header form. The body is what the request will send.
 func Sign(req *http.Request, body []byte, key Key, region, service string, now time.Time) {
+	SignHash(req, hashHex(body), key, region, service, now)
+}
+
+// SignHash is Sign for a body of which the hash is known, or the word that
+// stands for it.
+func SignHash(req *http.Request, hash string, key Key, region, service string, now time.Time) {
 	now = now.UTC()
 	req.Header.Set("X-Amz-Date", now.Format(timeFormat))
 	if key.Token != "" {
 		req.Header.Set("X-Amz-Security-Token", key.Token)
 	}
-	hash := hashHex(body)
 	if service == "s3" {
 		req.Header.Set("X-Amz-Content-Sha256", hash)
 	}

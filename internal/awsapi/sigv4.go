@@ -375,11 +375,14 @@ func stringToSign(at time.Time, scope, canonical string) string {
 // sign computes the signature with the key that is derived from the secret
 // for the day, region and service.
 func sign(secret, date, region, service, text string) []byte {
+	return hmacSHA256(signingKey(secret, date, region, service), text)
+}
+
+func signingKey(secret, date, region, service string) []byte {
 	k := hmacSHA256([]byte("AWS4"+secret), date)
 	k = hmacSHA256(k, region)
 	k = hmacSHA256(k, service)
-	k = hmacSHA256(k, "aws4_request")
-	return hmacSHA256(k, text)
+	return hmacSHA256(k, "aws4_request")
 }
 
 func hmacSHA256(key []byte, data string) []byte {

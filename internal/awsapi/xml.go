@@ -78,6 +78,19 @@ func queryErrorXML(err *Error, namespace, requestID string) []byte {
 	return e.buf.Bytes()
 }
 
+// restErrorXML is the body of an error of S3.
+func restErrorXML(err *Error, resource, requestID string) []byte {
+	var e xmlEncoder
+	e.buf.WriteString(xml.Header)
+	e.open("Error")
+	e.element("Code", err.Code)
+	e.element("Message", err.Message)
+	e.element("Resource", resource)
+	e.element("RequestId", requestID)
+	e.close("Error")
+	return e.buf.Bytes()
+}
+
 type xmlEncoder struct {
 	buf  bytes.Buffer
 	item string // element of list entries

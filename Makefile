@@ -38,6 +38,7 @@ down: ## Stop openpcs and remove all that it made (but the cache of images, see 
 .PHONY: build
 build: ## Build bin/openpcs and link it into /usr/local/bin
 	CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN) ./cmd/openpcs
+	CGO_ENABLED=0 go build -trimpath -o $(BIN)-s3 ./cmd/openpcs-s3
 	if [[ -w $(dir $(LINK)) ]]; then ln -sfn $(CURDIR)/$(BIN) $(LINK); fi
 
 .PHONY: host

@@ -250,19 +250,23 @@ func (a *App) services(ctx context.Context) (http.Handler, error) {
 	}), nil
 }
 
-// StorageCommand is the command by which the program serves the buckets to
-// itself.
-const StorageCommand = "s3-storage"
+// StorageProgram serves the buckets; it lies beside the program itself.
+const StorageProgram = "openpcs-s3"
 
 // buckets is the service s3.
 func (a *App) buckets() (*s3.S3, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("find the program for S3: %w", err)
+		return nil, fmt.Errorf("find %s: %w", StorageProgram, err)
+	}
+	elsewhere, err := a.opts.s3Endpoint()
+	if err != nil {
+		return nil, err
 	}
 	b := s3.New(s3.Options{
-		Dir: filepath.Join(a.opts.StateDir, "s3"), Account: a.opts.Account, Region: a.opts.Region,
-		Secret: []byte(a.root.Secret), Command: []string{self, StorageCommand}, Logger: a.opts.Log,
+		Endpoint: elsewhere,
+		Dir:      filepath.Join(a.opts.StateDir, "s3"), Account: a.opts.Account, Region: a.opts.Region, Secret: []byte(a.root.Secret),
+		Command: []string{filepath.Join(filepath.Dir(self), StorageProgram)}, Logger: a.opts.Log,
 	})
 	a.later(b.Stop)
 	return b, nil

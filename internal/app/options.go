@@ -16,6 +16,7 @@ import (
 
 	"github.com/openpcs/openpcs/internal/cgroup"
 	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/s3"
 )
 
 // Options say where a control plane keeps its things. Several with different
@@ -50,7 +51,11 @@ type Options struct {
 	// TLS; TLSAuto has openpcs make a certificate of its own.
 	TLSCert, TLSKey string
 	TLSAuto         bool
-	Log             *slog.Logger
+	// S3Endpoint is the address of an S3 that has the buckets, S3Region its region,
+	// and S3Credentials the file with its keys; empty: the buckets are below the
+	// state folder.
+	S3Endpoint, S3Region, S3Credentials string
+	Log                                 *slog.Logger
 }
 
 var (
@@ -90,6 +95,15 @@ func FromEnvironment() (Options, error) {
 		return o, fmt.Errorf("OPENPCS_TLS=auto makes a certificate: do not set OPENPCS_TLS_CERT as well")
 	case o.TLSCert != "" && (!filepath.IsAbs(o.TLSCert) || !filepath.IsAbs(o.TLSKey)):
 		return o, fmt.Errorf("OPENPCS_TLS_CERT and OPENPCS_TLS_KEY: %q and %q must be absolute paths", o.TLSCert, o.TLSKey)
+	}
+	o.S3Endpoint, o.S3Region, o.S3Credentials = get("S3_ENDPOINT", ""), get("S3_REGION", ""), get("S3_CREDENTIALS", "")
+	switch {
+	case o.S3Endpoint == "" && (o.S3Region != "" || o.S3Credentials != ""):
+		return o, errors.New("OPENPCS_S3_REGION and OPENPCS_S3_CREDENTIALS: they are about OPENPCS_S3_ENDPOINT, which is not set")
+	case o.S3Endpoint != "" && !filepath.IsAbs(o.S3Credentials):
+		return o, fmt.Errorf("OPENPCS_S3_CREDENTIALS: %q is not the absolute path of a file with the keys of OPENPCS_S3_ENDPOINT", o.S3Credentials)
+	case o.S3Endpoint != "" && o.S3Region == "":
+		o.S3Region = o.Region
 	}
 	subnet := get("SUBNET", "10.77.0.0/16")
 	prefix, err := netip.ParsePrefix(subnet)
@@ -161,6 +175,18 @@ func parseSize(text string) (int64, error) {
 		}
 	}
 	return 0, fmt.Errorf("%q is not 16M or more, such as 512M or 2G", text)
+}
+
+// s3Endpoint is the S3 elsewhere that has the buckets, if there is one.
+func (o Options) s3Endpoint() (*s3.Endpoint, error) {
+	if o.S3Endpoint == "" {
+		return nil, nil
+	}
+	e, err := s3.NewEndpoint(o.S3Endpoint, o.S3Region, o.S3Credentials)
+	if err != nil {
+		return nil, fmt.Errorf("use OPENPCS_S3_ENDPOINT: %w", err)
+	}
+	return e, nil
 }
 
 // Enforcement is what is done about limits with these options on this host.

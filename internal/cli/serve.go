@@ -9,7 +9,6 @@ import (
 
 	"github.com/openpcs/openpcs/internal/agent"
 	"github.com/openpcs/openpcs/internal/app"
-	"github.com/openpcs/openpcs/internal/s3/gateway"
 )
 
 func (s *shell) serveCommand() *cobra.Command {
@@ -51,14 +50,6 @@ func (s *shell) serveCommand() *cobra.Command {
 				return err
 			}
 		},
-	}
-}
-
-// storageCommand is what serve starts for S3; people never call it.
-func (s *shell) storageCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: app.StorageCommand, Short: "Serve the buckets of S3 to openpcs serve", Hidden: true, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return gateway.Run(cmd.Context(), os.Stdin, os.Stdout) },
 	}
 }
 

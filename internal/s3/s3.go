@@ -10,12 +10,14 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +29,9 @@ type Options struct {
 	Dir     string // of the buckets; below the state folder
 	Account string
 	Region  string // of all buckets; they can be asked for from every region
-	Secret  []byte // what the key of the storage is made of
+	// Endpoint is where the buckets are instead; nil: below Dir.
+	Endpoint *Endpoint
+	Secret   []byte // what the key of the storage is made of
 	// Command starts the process of the storage, which runs gateway.Run on its
 	// standard input and output.
 	Command []string
@@ -67,23 +71,62 @@ func (s *S3) Service() awsapi.Service {
 
 // answer passes a request on.
 func (s *S3) answer(w http.ResponseWriter, r *awsapi.Stream) {
-	if err := s.storage.open(); err != nil {
-		s.o.Logger.Error("S3 cannot answer", "request", r.ID, "err", err)
-		r.WriteError(w, unavailable("The storage of S3 does not run: "+err.Error()))
+	err := s.pass(w, r)
+	if err == nil {
 		return
 	}
-	s.forward(w, r, target{
-		url: &url.URL{Scheme: "http", Host: r.HTTP.Host}, region: s.o.Region, transport: s.storage.client,
-		key: awsapi.Key{ID: s.accessID(r.Caller), Secret: s.storage.setup.Secret, Token: token(r)},
-	})
+	var e *awsapi.Error
+	if !errors.As(err, &e) {
+		s.o.Logger.Error("S3 cannot answer", "request", r.ID, "err", err)
+		e = &awsapi.Error{Code: "ServiceUnavailable", Message: "S3 cannot answer: " + err.Error(), Status: http.StatusServiceUnavailable}
+	}
+	r.WriteError(w, e)
+}
+
+// pass answers a request, or returns why it cannot.
+func (s *S3) pass(w http.ResponseWriter, r *awsapi.Stream) error {
+	bucket, _ := split(r.HTTP.URL)
+	if inLibrary(bucket) {
+		return s.lend(w, r)
+	}
+	t, err := s.target(r)
+	if err != nil {
+		return err
+	}
+	if err := adapt(r, t.region, t.embedded); err != nil {
+		return err
+	}
+	s.forward(w, r, t)
+	return nil
+}
+
+// target is where the request goes, in the name that its caller has there.
+func (s *S3) target(r *awsapi.Stream) (target, error) {
+	if s.o.Endpoint != nil {
+		return s.o.Endpoint.target(r)
+	}
+	if err := s.storage.open(); err != nil {
+		return target{}, err
+	}
+	t := target{
+		url: &url.URL{Scheme: "http", Host: "storage"}, host: r.HTTP.Host, region: s.o.Region, transport: s.storage.client, embedded: true,
+		key: awsapi.Key{ID: accessID(r.Caller), Secret: s.storage.setup.Secret, Token: token(r)},
+	}
+	if _, policy := subresources(r.HTTP)["policy"]; policy && slices.Contains(r.Caller.Allow, "*") && len(r.Caller.Deny) == 0 {
+		// A policy that shuts out everybody can be taken back by the owner.
+		t.key = awsapi.Key{ID: s.o.Account, Secret: t.key.Secret}
+	}
+	return t, nil
 }
 
 // target is where requests go to, and whose they are there.
 type target struct {
-	url       *url.URL
+	url       *url.URL // scheme and host
+	host      string   // as the request says it
 	region    string
 	transport http.RoundTripper
 	key       awsapi.Key
+	embedded  bool // it is the storage
 }
 
 // forward sends the request to the target and its answer back.
@@ -91,7 +134,7 @@ func (s *S3) forward(w http.ResponseWriter, r *awsapi.Stream, t target) {
 	proxy := httputil.ReverseProxy{
 		Transport: t.transport,
 		Rewrite: func(p *httputil.ProxyRequest) {
-			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = t.url.Scheme, t.url.Host, t.url.Host
+			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = t.url.Scheme, t.url.Host, t.host
 			// The front door answered it.
 			p.Out.Header.Del("Expect")
 			awsapi.SignHash(p.Out, r.PayloadHash, t.key, t.region, "s3", time.Now())
@@ -101,26 +144,24 @@ func (s *S3) forward(w http.ResponseWriter, r *awsapi.Stream, t target) {
 			answer.Header.Del("X-Amz-Request-Id")
 			answer.Header.Del("Server")
 			answer.Header.Del("Date")
+			if t.embedded {
+				return restore(answer)
+			}
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			if r.HTTP.Context().Err() == nil {
 				s.o.Logger.Warn("S3 did not answer", "request", r.ID, "err", err)
 			}
-			r.WriteError(w, unavailable("The storage of S3 did not answer."))
+			r.WriteError(w, &awsapi.Error{Code: "ServiceUnavailable", Message: "What serves the buckets did not answer: " + t.url.Host + ".", Status: http.StatusServiceUnavailable})
 		},
 		ErrorLog: slog.NewLogLogger(s.o.Logger.Handler(), slog.LevelDebug),
 	}
 	proxy.ServeHTTP(w, r.HTTP)
 }
 
-// unavailable is passing: official clients try again by themselves.
-func unavailable(message string) *awsapi.Error {
-	return &awsapi.Error{Code: "ServiceUnavailable", Message: message, Status: http.StatusServiceUnavailable}
-}
-
 // accessID is the name of the caller in the storage.
-func (s *S3) accessID(c awsapi.Caller) string {
+func accessID(c awsapi.Caller) string {
 	return strings.NewReplacer("/", "_", ",", "_", " ", "_").Replace(c.UserID)
 }
 

@@ -169,6 +169,14 @@ func prepare() error {
 	if binary, err = filepath.Abs(binary); err != nil {
 		return err
 	}
+	storage := filepath.Join(filepath.Dir(binary), "openpcs-s3")
+	if _, err := os.Stat(storage); errors.Is(err, os.ErrNotExist) {
+		build := exec.Command("go", "build", "-trimpath", "-o", storage, "./cmd/openpcs-s3")
+		build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w: %s", storage, err, out)
+		}
+	}
 	cli := exec.Command(filepath.Join(root, "scripts", "awscli.sh"), "path")
 	cli.Stderr = os.Stderr
 	path, err := cli.Output()

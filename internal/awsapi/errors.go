@@ -116,7 +116,7 @@ func errMissingAuth(p Protocol) *Error {
 
 func errIncomplete(p Protocol, message string) *Error {
 	if p == RestXML {
-		return newError(http.StatusBadRequest, "AuthorizationHeaderMalformed", "The authorization header is malformed; "+message)
+		return newError(http.StatusBadRequest, "AuthorizationHeaderMalformed", "The authorization of the request is malformed: "+message)
 	}
 	return newError(http.StatusBadRequest, byProtocol(p, "IncompleteSignatureException", "IncompleteSignature", "IncompleteSignature"), message)
 }

@@ -616,7 +616,11 @@ func (x *exchange) encodeError(e *Error) []byte {
 
 func (s *Server) write(w http.ResponseWriter, x *exchange, status int, e *Error, payload []byte) {
 	h := w.Header()
-	h.Set("X-Amzn-Requestid", x.id)
+	if x.protocol == RestXML {
+		h.Set("X-Amz-Request-Id", x.id)
+	} else {
+		h.Set("X-Amzn-Requestid", x.id)
+	}
 	h.Set("Date", s.now().UTC().Format(http.TimeFormat))
 	h.Set("Content-Type", contentType(x.protocol))
 	if e != nil && (x.protocol == JSON10 || x.protocol == JSON11) {

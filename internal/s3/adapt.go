@@ -118,7 +118,7 @@ func restore(answer *http.Response) error {
 	if answer.Request.Method != http.MethodGet || !policy || answer.StatusCode != http.StatusOK {
 		return nil
 	}
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maxDocument))
+	body, err := io.ReadAll(io.LimitReader(answer.Body, 4*maxDocument)) // it is there twice
 	if err = errors.Join(err, answer.Body.Close()); err != nil {
 		return fmt.Errorf("read the policy of a bucket: %w", err)
 	}

@@ -26,7 +26,9 @@ import (
 const (
 	maxConnections = 4096
 	maxRequests    = 1024
-	maxParts       = 10000 // of an upload, S3's limit
+	// S3's limits.
+	maxParts = 10000   // of an upload
+	maxCopy  = 5 << 30 // bytes of what is copied at once
 )
 
 // Run serves until the input ends. It prints s3.Ready when it listens.
@@ -70,7 +72,7 @@ func open(setup s3.Setup, ready func()) (*s3api.S3ApiServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := posix.PosixOpts{VersioningDir: dirs["versions"]}
+	o := posix.PosixOpts{VersioningDir: dirs["versions"], CopyObjectThreshold: maxCopy}
 	o.SetNewDirPerm(0o700)
 	o.SetNewFilePerm(0o600)
 	files, err := posix.New(dirs["buckets"], attributes, o)

@@ -86,11 +86,11 @@ func (s *Server) answerStream(w http.ResponseWriter, x *exchange) {
 	out := &pacedWriter{ResponseWriter: w, conn: conn}
 	r := x.stream.HTTP
 	if r.Body == http.NoBody || r.Body == nil {
-		// net/http reads ahead to see the client leave, which must not end in a
-		// deadline.
+		// After the body net/http reads on, to see the client leave: that must not
+		// end in a deadline.
 		_ = conn.SetReadDeadline(time.Time{})
 	} else {
-		r.Body = &pacedBody{r.Body, conn}
+		r.Body = &pacedBody{ReadCloser: r.Body, conn: conn}
 	}
 	h := w.Header()
 	h.Set("X-Amz-Request-Id", x.id)
@@ -103,6 +103,7 @@ func (s *Server) answerStream(w http.ResponseWriter, x *exchange) {
 		s.report(r.Context(), x, out.status, e, nil)
 	}()
 	x.svc.Stream(out, x.stream)
+	_ = conn.SetWriteDeadline(time.Now().Add(answerWithin)) // of what net/http still has
 }
 
 // WriteError answers a request of a RestXML service with an error.
@@ -121,15 +122,16 @@ func (r *Stream) WriteError(w http.ResponseWriter, e *Error) {
 // pacedBody gives the client time for each part of its body.
 type pacedBody struct {
 	io.ReadCloser
-	conn *http.ResponseController
+	conn  *http.ResponseController
+	ended bool
 }
 
 func (b *pacedBody) Read(p []byte) (int, error) {
-	_ = b.conn.SetReadDeadline(time.Now().Add(bodyWithin))
-	n, err := b.ReadCloser.Read(p)
-	if err != nil {
-		_ = b.conn.SetReadDeadline(time.Time{}) // see answerStream
+	if !b.ended { // after that see answerStream
+		_ = b.conn.SetReadDeadline(time.Now().Add(bodyWithin))
 	}
+	n, err := b.ReadCloser.Read(p)
+	b.ended = err != nil
 	return n, err
 }
 

@@ -43,6 +43,7 @@ func TestStreamsHaveTime(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := open(t, func(w http.ResponseWriter, r *awsapi.Stream) {
 				got, err := io.ReadAll(r.HTTP.Body)
+				_, _ = r.HTTP.Body.Read(make([]byte, 1)) // as transports do
 				select {
 				case <-r.HTTP.Context().Done():
 					err = r.HTTP.Context().Err()
@@ -62,6 +63,31 @@ func TestStreamsHaveTime(t *testing.T) {
 			defer func() { _ = resp.Body.Close() }()
 			if got, err := io.ReadAll(resp.Body); string(got) != strings.Repeat("30 bytes, <nil>;", 10) || err != nil {
 				t.Errorf("got %q, %v", got, err)
+			}
+		})
+	})
+	t.Run("a_slow_answer_without_a_body", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := dial(t, awsapi.NewServer(awsapi.Options{
+				Keys: oneKey(aKey), Logger: quiet(), Services: []awsapi.Service{{Name: "s3", Protocol: awsapi.RestXML, Stream: func(w http.ResponseWriter, r *awsapi.Stream) {
+					_, _ = r.HTTP.Body.Read(nil)
+					select {
+					case <-r.HTTP.Context().Done():
+						w.WriteHeader(http.StatusTeapot)
+					case <-time.After(10 * time.Minute):
+					}
+				}}},
+			}))
+			if err := putObject(t, aKey, time.Now(), "UNSIGNED-PAYLOAD", "", nil).Write(c); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = resp.Body.Close() }()
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("got %s", resp.Status)
 			}
 		})
 	})

@@ -78,7 +78,7 @@ func TestStreamsHaveTime(t *testing.T) {
 					}
 				}}},
 			}))
-			if err := putObject(t, aKey, time.Now(), "UNSIGNED-PAYLOAD", "", nil).Write(c); err != nil {
+			if _, err := io.WriteString(c, text(t, putObject(t, aKey, time.Now(), "UNSIGNED-PAYLOAD", "", nil), "HTTP/1.1")); err != nil {
 				t.Fatal(err)
 			}
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)

@@ -231,7 +231,8 @@ func (c *Control) Failed(ctx context.Context, instanceID, log string) error {
 }
 
 // Go returns when the instance's slurmd may start: Slurm has resumed its
-// node. A slurmd that registers before would be taken for a stray one.
+// node. A slurmd that registers before would be taken for a stray one. That it
+// may is on record first: from then on a job can be there.
 func (c *Control) Go(ctx context.Context, i fleet.Instance) error {
 	announced, cancel := c.resumed.subscribe(i.ClusterID, i.NodeName)
 	defer cancel()
@@ -242,6 +243,9 @@ func (c *Control) Go(ctx context.Context, i fleet.Instance) error {
 			wait = n.Early || !n.Want // one that nobody wants is about to be ended
 			return ignoreMissing(err)
 		})
+		if err == nil && !wait {
+			err = c.release(ctx, i.ID)
+		}
 		if err != nil || !wait {
 			return err
 		}
@@ -251,6 +255,25 @@ func (c *Control) Go(ctx context.Context, i fleet.Instance) error {
 		case <-announced:
 		}
 	}
+}
+
+// release records that an instance's slurmd starts, unless its end was
+// decided: its agent then asks in vain until it is gone.
+func (c *Control) release(ctx context.Context, id string) error {
+	return c.Store.Update(ctx, func(tx *store.Tx) error {
+		i, err := fleet.Instances.Get(tx, id)
+		if err != nil {
+			return err
+		}
+		if i.State != fleet.Pending && i.State != fleet.Running {
+			return fmt.Errorf("start slurmd on %s: the instance is %s", id, i.State)
+		}
+		if !i.ReleasedAt.IsZero() {
+			return nil
+		}
+		i.ReleasedAt = time.Now().UTC()
+		return fleet.Instances.Put(tx, i)
+	})
 }
 
 // Bootstrap tells a node's agent what to join.

@@ -306,8 +306,9 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 		if err := fleet.Instances.Put(w.tx, i); err != nil {
 			return fleet.Action{}, err
 		}
-		// A node that comes back after a scale-in is nobody's wish yet.
-		if n, ok := w.o.Nodes[a.Node]; ok && n.Want {
+		// A node that comes back after a scale-in is nobody's wish yet; one whose
+		// group was updated still is.
+		if n, ok := w.o.Nodes[a.Node]; ok && n.Want && a.Code != condition.GroupUpdated {
 			n.Want, n.Early, n.Jobs = false, false, nil
 			if err := w.putNode(n); err != nil {
 				return fleet.Action{}, err

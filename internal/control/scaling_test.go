@@ -605,3 +605,32 @@ func TestEndThatHangs(t *testing.T) {
 		s.within(5*time.Minute, "the hung one is ended after all", func() bool { return s.live("g-1").ID == "" })
 	})
 }
+
+// What an update of a group mends need not be waited for: an instance that
+// comes up from before it is replaced at once, as long as no job can be there.
+func TestUpdateWhileANodeComesUp(t *testing.T) {
+	update := func(s *site) {
+		s.update(func(tx *store.Tx) error {
+			g, err := fleet.Groups.Get(tx, "pcs_g")
+			if err != nil {
+				return err
+			}
+			g.Revise()
+			g.Status, g.ModifiedAt = fleet.Updating, time.Now().UTC()
+			return fleet.Groups.Put(tx, g)
+		})
+		s.plane().Wake(clusterID)
+	}
+	run(t, dynamic(1), func(s *site) {
+		s.act("hang")
+		s.ctld.submit(false, "g-1")
+		s.within(5*time.Second, "it is launched", func() bool { return !s.live("g-1").StartedAt.IsZero() })
+		old := s.live("g-1").ID
+		s.act("")
+		update(s)
+		s.within(10*time.Second, "another instance is up", func() bool { return s.ctld.state("g-1") == up })
+		if s.live("g-1").ID == old || s.ctld.lost("g-1") != 0 {
+			t.Errorf("the node has %s, was %s, and its job was requeued %d times", s.live("g-1").ID, old, s.ctld.lost("g-1"))
+		}
+	})
+}

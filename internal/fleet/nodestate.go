@@ -147,7 +147,7 @@ func nodeMachine() Machine {
 			{From: of(NodeOff, NodeHeld, NodeFailed), To: NodeWanted, By: BySlurm, Trigger: "PrologSlurmctld has a job for it, or ResumeProgram names it; for the group's minimum openpcs asks for that (`State=POWER_UP`)", Timers: []string{"power-up"}},
 			{From: of(NodeOff, NodeHeld, NodeDrained), To: NodeWanted, By: ByControl, Trigger: "Slurm shows it powering up, and the call that said so was lost", Timers: []string{"lost call"}, Rare: true},
 			{From: of(NodeResting), To: NodeWanted, By: ByControl, Trigger: "its rest is over, and it is wanted", Timers: []string{"rest of a node"}},
-			{From: of(NodeEnding), To: NodeWanted, By: ByControl, Trigger: "its former instance is gone, and Slurm resumed it anew"},
+			{From: of(NodeEnding), To: NodeWanted, By: ByControl, Trigger: "its former instance is gone, and Slurm resumed it anew or its group was updated while that one came up"},
 			{From: of(NodeLaunching), To: NodeWanted, By: ByControl, Trigger: "the pool of its instance had no room, and the only other that may have some is being tried by another launch"},
 			{From: of(None), To: NodeWanted, By: ByAPI, Trigger: raised + " at once after it was lowered", Rare: true},
 
@@ -186,7 +186,7 @@ func nodeMachine() Machine {
 			{From: of(NodeWanted), To: NodeDown, By: ByControl, Trigger: giveUp + "; a person had set it down", Timers: []string{"early limit", "lost call"}, Rare: true},
 
 			{From: backed, To: NodeEnding, By: BySlurm, Trigger: "SuspendProgram names it when it is idle, or powered down on somebody's order; ResumeFailProgram names it when it was not up in time; ResumeProgram names it anew", Timers: []string{"idle time", "resume timeout"}},
-			{From: backed, To: NodeEnding, By: ByControl, Trigger: "its instance failed, is lost, reclaimed or terminated by a user; it was given up; its group is being deleted or its maximum lowered", Timers: []string{"bootstrap timeout", "early limit", "lost call", "settle time", "sweep"}},
+			{From: backed, To: NodeEnding, By: ByControl, Trigger: "its instance failed, is lost, reclaimed or terminated by a user; it was given up; its group is being deleted or its maximum lowered, or was updated before slurmd could start", Timers: []string{"bootstrap timeout", "early limit", "lost call", "settle time", "sweep"}},
 
 			{From: of(NodeEnding), To: NodeFailed, By: ByControl, Trigger: gone + ", which slurmctld is to be told of"},
 			{From: of(NodeWanted), To: NodeFailed, By: ByControl, Trigger: "every pool of its group, or its breaker, rests: its job is freed"},

@@ -93,7 +93,8 @@ type Observed struct {
 //
 // It never ends an instance but for one of these reasons: Slurm suspended
 // its node (Slurm does so only when the node is idle), it failed, its node
-// is no longer configured, or its group is being deleted.
+// is no longer configured, its group is being deleted, or was updated before
+// its slurmd could start.
 func Plan(o Observed) (actions []Action, next time.Time) {
 	p := planner{Observed: o, byNode: map[string]Instance{}, tries: map[string]map[[2]string]bool{}, starting: map[string]bool{}}
 	groups := map[string]Group{}
@@ -208,6 +209,10 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 		p.wake(i.ReclaimAt)
 	}
 	switch {
+	case i.GroupRevision != g.Revision && g.Status == Active && i.ReleasedAt.IsZero() && i.ReadyAt.IsZero():
+		// Nothing can run there yet, so what the update mends need not be waited
+		// for: its node stays wanted and gets a new one.
+		retire(condition.GroupUpdated, "the compute node group was updated while it came up")
 	case i.ReadyAt.IsZero() && p.givenUp(i.NodeName):
 		p.do(Action{
 			Kind: Fail, GroupID: g.ID, Instance: i.ID, Node: i.NodeName, Code: condition.ResumeTimeout,

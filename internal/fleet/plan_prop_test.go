@@ -90,6 +90,9 @@ func checkSafe(t interface {
 			if at := o.Slurm[i.NodeName]; at.Has("INVALID_REG") && i.ReadyAt.IsZero() && !at.HasAny("ALLOCATED", "MIXED") {
 				healthy = false
 			}
+			if a.Code == condition.GroupUpdated && i.GroupRevision != own.Revision && own.Status == fleet.Active && i.ReleasedAt.IsZero() && i.ReadyAt.IsZero() {
+				healthy = false // from before the update, and nothing can run there
+			}
 			if o.Nodes[i.NodeName].Want && healthy && own.ID != "" && own.Status != fleet.Deleting && index >= 1 && index <= own.Max {
 				t.Fatalf("%s of %s, whose node is wanted: %+v", a.Kind, a.Instance, i)
 			}
@@ -277,7 +280,7 @@ func anything(t *rapid.T) fleet.Observed {
 		i := fleet.Instance{
 			ID: fmt.Sprintf("i-%d", n), NodeName: name, Type: rapid.SampledFrom([]string{"big", "small"}).Draw(t, "type"), SubnetID: "subnet-1", GroupRevision: rapid.IntRange(0, 1).Draw(t, "of revision"),
 			State:        rapid.SampledFrom([]fleet.InstanceState{fleet.Pending, fleet.Running, fleet.Running, fleet.ShuttingDown, fleet.Terminated}).Draw(t, "state"),
-			TerminatedAt: past("terminatedAt"), StartedAt: past("startedAt"), ReclaimAt: rapid.SampledFrom([]time.Time{{}, {}, {}, noon.Add(-time.Second), noon.Add(time.Second)}).Draw(t, "reclaimAt"), RegisteredAt: past("registeredAt"), ReadyAt: past("readyAt"),
+			TerminatedAt: past("terminatedAt"), StartedAt: past("startedAt"), ReclaimAt: rapid.SampledFrom([]time.Time{{}, {}, {}, noon.Add(-time.Second), noon.Add(time.Second)}).Draw(t, "reclaimAt"), RegisteredAt: past("registeredAt"), ReleasedAt: past("releasedAt"), ReadyAt: past("readyAt"),
 		}
 		if i.State == fleet.Running && i.RegisteredAt.IsZero() && i.StartedAt.IsZero() {
 			i.StartedAt = noon.Add(-time.Minute) // one of the two made it running
@@ -524,7 +527,7 @@ func (w *world) apply(a fleet.Action) {
 	case fleet.Retire:
 		w.idle(w.find(a.Instance))
 		w.find(a.Instance).State = fleet.ShuttingDown
-		if n, ok := w.o.Nodes[a.Node]; ok && n.Want {
+		if n, ok := w.o.Nodes[a.Node]; ok && n.Want && a.Code != condition.GroupUpdated {
 			n.Want, n.Early = false, false
 			w.o.Nodes[a.Node] = n
 		}
@@ -630,7 +633,13 @@ func (w *world) agents() (changed bool) {
 		if i.RegisteredAt.IsZero() {
 			i.RegisteredAt, changed = w.o.Now, true
 		}
-		if h := w.slurm[i.NodeName]; h != nil && !w.away && h.power == "rising" && !w.node(i.NodeName).Early && w.node(i.NodeName).Want {
+		if n := w.node(i.NodeName); n.Early || !n.Want {
+			continue
+		}
+		if i.ReleasedAt.IsZero() {
+			i.ReleasedAt, changed = w.o.Now, true
+		}
+		if h := w.slurm[i.NodeName]; h != nil && !w.away && h.power == "rising" {
 			h.power, changed = "up", true
 		}
 	}

@@ -268,7 +268,7 @@ func instanceMachine() Machine {
 			{From: of(pending), To: ending, By: ByControl, Code: codeFailed, Trigger: "the provider could not launch it (`LAUNCH_FAILED`)"},
 			{From: of(running), To: ending, By: ByControl, Code: codeFailed, Trigger: "it did not register in time (`BOOTSTRAP_TIMEOUT`), its agent reported a failure (`BOOTSTRAP_FAILED` and others), or slurmctld did not take its registration (`INVALID_REGISTRATION`)", Timers: []string{"bootstrap timeout"}},
 			{From: of(pending, running), To: ending, By: BySlurm, Code: codeFailed, Trigger: "ResumeFailProgram: its node was not up in time (`RESUME_TIMEOUT`)", Timers: []string{"resume timeout"}},
-			{From: of(pending, running), To: ending, By: ByControl, Code: codeOurs, Trigger: "its node is not wanted any more (`IDLE`), its group is being deleted (`GROUP_DELETED`), or the group's maximum was lowered below its node (`SCALE_IN`)", Timers: []string{"idle time"}},
+			{From: of(pending, running), To: ending, By: ByControl, Code: codeOurs, Trigger: "its node is not wanted any more (`IDLE`), its group is being deleted (`GROUP_DELETED`) or was updated before its slurmd could start (`GROUP_UPDATED`), or the group's maximum was lowered below its node (`SCALE_IN`)", Timers: []string{"idle time"}},
 			{From: of(running), To: ending, By: BySlurm, Code: codeOurs, Trigger: "ResumeProgram named its node anew: Slurm had powered the node down"},
 			{From: of(pending, running), To: ending, By: ByControl, Code: codeUser, Trigger: "`TerminateInstances` of a user (`TERMINATED_BY_USER`)"},
 			{From: of(running), To: ending, By: ByControl, Code: codeLost, Trigger: "the provider does not have it any more (`INSTANCE_LOST`)", Timers: []string{"sweep"}},

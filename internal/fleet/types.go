@@ -65,6 +65,9 @@ type Instance struct {
 	// RegisteredAt is when the agent registered last; zero before.
 	RegisteredAt time.Time `json:"registeredAt,omitzero"`
 	BootstrapID  string    `json:"bootstrapId,omitempty"`
+	// ReleasedAt is when its agent was first let start slurmd; until then no
+	// job can have come to it.
+	ReleasedAt time.Time `json:"releasedAt,omitzero"`
 	// ReadyAt is when slurmctld first saw its slurmd.
 	ReadyAt time.Time `json:"readyAt,omitzero"`
 	// HeldUntil keeps the agent from its bootstrap, Hangs for ever: both are

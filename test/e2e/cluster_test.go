@@ -414,10 +414,11 @@ func (c *cluster) powerUp(t *testing.T, queue string, nodes ...string) {
 func (c *cluster) powerDown(t *testing.T, nodes ...string) {
 	t.Helper()
 	for _, name := range nodes {
-		n, err := c.node(name)
-		if err != nil {
-			fail(t, "power down %s: %v", name, err)
-		}
+		var n node
+		eventually(t, 10*time.Second, "Slurm shows "+name, func() (err error) {
+			n, err = c.node(name)
+			return err
+		})
 		if n.off() {
 			continue
 		}

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -37,10 +36,12 @@ func newClient(socket, project string) *client {
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return d.DialContext(ctx, "unix", socket)
 			},
-			// Each operation that is waited for holds a connection.
-			MaxIdleConnsPerHost: 128,
-			IdleConnTimeout:     time.Minute,
-			DisableCompression:  true,
+			// One connection a request. Else the transport at times makes one that
+			// it then has no use for yet and keeps; and Incus, which reads the
+			// first bytes of a connection before it accepts the next, would answer
+			// nobody until that one is closed.
+			DisableKeepAlives:  true,
+			DisableCompression: true,
 		}},
 	}
 }

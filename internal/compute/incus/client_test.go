@@ -1,6 +1,7 @@
 package incus
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,7 +18,10 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -513,5 +517,77 @@ func TestLaunchRefusesIPv6(t *testing.T) {
 	p := New(Options{Socket: "/none"})
 	if err := p.Launch(context.Background(), compute.Spec{ID: "i", Address: netip.MustParsePrefix("fd00::1/64")}); err == nil {
 		t.Error("no error")
+	}
+}
+
+// peeking is a listener like Incus's: it accepts the next connection when the
+// last one has sent something.
+type peeking struct{ net.Listener }
+
+type peeked struct {
+	net.Conn
+	first io.Reader
+}
+
+func (c *peeked) Read(p []byte) (int, error) { return c.first.Read(p) }
+
+func (l peeking) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	r := bufio.NewReader(conn)
+	_, _ = r.Peek(1)
+	return &peeked{conn, r}, nil
+}
+
+// A connection that is made and not used would keep Incus from accepting any
+// other, of anyone, for as long as it stays open.
+func TestNoConnectionIsLeftUnused(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first answer comes when a second connection is being made, and that
+	// one is there after the answer: too late to be of use to the second
+	// request, if that could take the first connection.
+	dialing, answered, there := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		<-dialing
+		reply(w, map[string]any{})
+	}))
+	srv.Listener = peeking{ln}
+	srv.Start()
+	t.Cleanup(srv.Close)
+	c := newClient(socket, "p")
+	t.Cleanup(c.http.CloseIdleConnections)
+	transport := c.http.Transport.(*http.Transport)
+	dial := transport.DialContext
+	var dials atomic.Int32
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if dials.Add(1) == 2 {
+			close(dialing)
+			<-answered
+			defer close(there)
+		}
+		return dial(ctx, network, address)
+	}
+	var calls sync.WaitGroup
+	var once sync.Once
+	for range 2 {
+		calls.Go(func() {
+			if err := c.get(t.Context(), "/1.0", nil, nil); err != nil {
+				t.Error(err)
+			}
+			once.Do(func() { close(answered) })
+		})
+	}
+	calls.Wait()
+	<-there
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := newClient(socket, "p").get(ctx, "/1.0", nil, nil); err != nil {
+		t.Errorf("another client: %v", err)
 	}
 }

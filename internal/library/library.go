@@ -4,6 +4,7 @@
 package library
 
 import (
+	"bytes"
 	"crypto/md5"
 	"crypto/sha256"
 	"embed"
@@ -70,6 +71,16 @@ func Find(key string) (File, bool) {
 	return files[n], true
 }
 
+// part is a file of the folder; both it and who names it are parts of the
+// program.
+func part(name string) []byte {
+	body, err := source.ReadFile("scripts/" + name + ".sh")
+	if err != nil {
+		panic("library: " + err.Error())
+	}
+	return body
+}
+
 type shelf struct {
 	scripts []Script
 	files   []File
@@ -77,10 +88,8 @@ type shelf struct {
 
 var load = sync.OnceValue(func() (s shelf) {
 	for _, script := range scripts {
-		body, err := source.ReadFile("scripts/" + script.Name + ".sh")
-		if err != nil {
-			panic("library: " + err.Error()) // the table and the folder are both part of the program
-		}
+		// Each is fetched alone, so it brings along what it shares with the others.
+		body := bytes.Replace(part(script.Name), []byte("# include common.sh\n"), part("common"), 1)
 		sum := sha256.Sum256(body)
 		script.SHA256 = hex.EncodeToString(sum[:])
 		major, _, _ := strings.Cut(script.Version, ".")

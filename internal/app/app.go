@@ -253,6 +253,9 @@ func (a *App) services(ctx context.Context) (http.Handler, error) {
 // StorageProgram serves the buckets; it lies beside the program itself.
 const StorageProgram = "openpcs-s3"
 
+// StoragePath is where that program is, beside the one at a path.
+func StoragePath(self string) string { return filepath.Join(filepath.Dir(self), StorageProgram) }
+
 // buckets is the service s3.
 func (a *App) buckets() (*s3.S3, error) {
 	self, err := os.Executable()
@@ -266,7 +269,7 @@ func (a *App) buckets() (*s3.S3, error) {
 	b := s3.New(s3.Options{
 		Endpoint: elsewhere,
 		Dir:      filepath.Join(a.opts.StateDir, "s3"), Account: a.opts.Account, Region: a.opts.Region, Secret: []byte(a.root.Secret),
-		Command: []string{filepath.Join(filepath.Dir(self), StorageProgram)}, Logger: a.opts.Log,
+		Command: []string{StoragePath(self)}, Logger: a.opts.Log,
 	})
 	a.later(b.Stop)
 	return b, nil

@@ -13,7 +13,7 @@ import (
 // clear takes the surroundings' settings away.
 func clearEnv(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"SITE", "STATE", "LISTEN", "REGION", "ACCOUNT", "SUBNET", "RESUME_TIMEOUT", "TLS", "TLS_CERT", "TLS_KEY", "LIMITS", "FAULTS", "CRASH_AT", "BREAKER", "LOG_RETENTION", "LOG_LIMIT"} {
+	for _, name := range []string{"SITE", "STATE", "LISTEN", "REGION", "ACCOUNT", "SUBNET", "RESUME_TIMEOUT", "TLS", "TLS_CERT", "TLS_KEY", "LIMITS", "FAULTS", "CRASH_AT", "S3_ENDPOINT", "S3_REGION", "S3_CREDENTIALS", "BREAKER", "LOG_RETENTION", "LOG_LIMIT"} {
 		t.Setenv("OPENPCS_"+name, "")
 	}
 }
@@ -76,6 +76,9 @@ func TestFromEnvironment(t *testing.T) {
 		{"LIMITS", "on", true},
 		{"LIMITS", "off", true},
 		{"LIMITS", "yes", false},
+		{"S3_ENDPOINT", "https://s3.example.com", false}, // without credentials
+		{"S3_CREDENTIALS", "/etc/key", false},            // for nothing
+		{"S3_REGION", "us-east-1", false},
 		{"BREAKER", "off", true},
 		{"BREAKER", "0", true},
 		{"BREAKER", "1", true},

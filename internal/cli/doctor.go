@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,9 +24,14 @@ func (s *shell) doctorCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
 			findings := doctor.Check(doctor.Observe(cmd.Context(), doctor.Options{
 				Mode: o.Limits, Listen: o.Listen, Subnet: o.Subnet, Bridge: app.Bridge(o), StateDir: o.StateDir,
-				Incus: app.Provider(o), Serving: func(ctx context.Context) (*doctor.Serving, error) { return serving(ctx, o) },
+				Storage: doctor.Storage{Endpoint: o.S3Endpoint, Program: app.StoragePath(self), Dir: o.StateDir},
+				Incus:   app.Provider(o), Serving: func(ctx context.Context) (*doctor.Serving, error) { return serving(ctx, o) },
 			}))
 			if err := s.findings(findings); err != nil {
 				return err

@@ -24,6 +24,7 @@ func (s *shell) serveCommand() *cobra.Command {
 			"  OPENPCS_TLS      auto: serve the API with TLS and a certificate of its own\n" +
 			"  OPENPCS_TLS_CERT, OPENPCS_TLS_KEY  the same with a certificate of yours (files)\n" +
 			"  OPENPCS_LIMITS   auto, on or off: how far processors and memory of instance types bind (auto)\n" +
+			"  OPENPCS_S3_ENDPOINT, OPENPCS_S3_REGION, OPENPCS_S3_CREDENTIALS  S3 elsewhere that has the buckets, see docs/s3.md\n" +
 			"  OPENPCS_FAULTS   on: faults may be asked for, see 'openpcs fault' (off)\n" +
 			"  OPENPCS_SITE     name that tells several control planes on one machine apart",
 		RunE: func(cmd *cobra.Command, _ []string) error {

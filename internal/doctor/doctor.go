@@ -49,6 +49,7 @@ type Facts struct {
 	Subnet      netip.Prefix
 	Bridge      string
 	Networks    map[string][]netip.Prefix // addresses of the host by interface
+	Storage     Storage
 	Now         time.Time
 	LatestEvent time.Time // of the state file
 	StateErr    error
@@ -75,7 +76,7 @@ type Serving struct {
 // checks are all of them, in the order in which they are shown: what is
 // needed by others comes first.
 var checks = []func(Facts) Finding{
-	kernel, root, limits, plugins, tools, engine, pool, disk, subnet, listen, metadata, clock, state, images, service,
+	kernel, root, limits, plugins, tools, engine, pool, disk, subnet, listen, metadata, clock, state, buckets, images, service,
 }
 
 // Check judges what was seen.

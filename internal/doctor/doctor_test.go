@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,7 @@ func healthy() Facts {
 		Now: now, LatestEvent: now.Add(-time.Minute), Images: []string{"26.05"},
 		Serving: &Serving{Version: "v1", PID: 7, API: "127.0.0.1:7300", Clusters: 2},
 		Tools:   map[string]bool{},
+		Storage: Storage{Dir: "/var/lib/openpcs", Program: "/usr/bin/openpcs-s3"},
 	}
 	for _, t := range Tools {
 		f.Tools[t.Program] = true
@@ -73,6 +75,9 @@ func TestChecks(t *testing.T) {
 		{"plugins off", func(f *Facts) { f.Mode = cgroup.Off }, "cgroups", OK, "proctrack/linuxproc"},
 		{"plugins mixed", func(f *Facts) { f.Control = mixed }, "cgroups", Warn, "proctrack/linuxproc, as cgroup v1 hierarchies are mounted (memory)"},
 		{"plugins undelegated", func(f *Facts) { f.Control.Controllers = []string{"cpu", "memory"} }, "cgroups", Warn, "no controller cpuset"},
+		{"buckets elsewhere", func(f *Facts) { f.Storage = Storage{Endpoint: "https://s3.example.com"} }, "s3", OK, "https://s3.example.com"},
+		{"no program for buckets", func(f *Facts) { f.Storage.ProgramErr = broken }, "s3", Warn, "make build"},
+		{"no attributes", func(f *Facts) { f.Storage.AttributesErr = broken }, "s3", Warn, "OPENPCS_STATE"},
 		{"no mmdebstrap", func(f *Facts) { f.Tools["mmdebstrap"] = false }, "tools", Fail, "apt-get install mmdebstrap"},
 		{"no dnsmasq", func(f *Facts) { f.Tools["dnsmasq"] = false }, "tools", Fail, "dnsmasq-base"},
 		{"no incus", func(f *Facts) { f.IncusErr = broken }, "incus", Fail, "incus-up"},
@@ -134,5 +139,18 @@ func TestListensOn80(t *testing.T) {
 		if got := listensOn80(table); got != want {
 			t.Errorf("%q: %v", table, got)
 		}
+	}
+}
+
+// TestObserveStorage looks at file systems that have attributes of users and that
+// have none, and leaves nothing behind.
+func TestObserveStorage(t *testing.T) {
+	dir := t.TempDir()
+	s := Storage{Program: dir + "/openpcs-s3", Dir: dir + "/not/there/yet"}.observe()
+	if s.ProgramErr == nil || s.AttributesErr != nil {
+		t.Errorf("%+v", s)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
 	}
 }

@@ -28,6 +28,7 @@ type Options struct {
 	Bridge   string
 	StateDir string
 	Incus    *incus.Provider
+	Storage  Storage // what is to be looked at
 	// Serving asks the control plane; nil and no error: none runs.
 	Serving func(context.Context) (*Serving, error)
 }
@@ -64,6 +65,7 @@ func Observe(ctx context.Context, o Options) Facts {
 		f.ListenErr = tryListen(o.Listen)
 	}
 	f.Port80 = wildcard80()
+	f.Storage = o.Storage.observe()
 	networks(f.Networks)
 	f.LatestEvent, f.StateErr = store.LatestEvent(ctx, filepath.Join(o.StateDir, "state.db"))
 	for _, t := range Tools {

@@ -210,7 +210,7 @@ func TestS3FromANode(t *testing.T) {
 	t.Cleanup(func() { s3(t, "rb", "--force", "s3://e2e-node") })
 	// The keys of an instance have the policies of their time.
 	aws(t, "iam", "put-role-policy", "--role-name", "AWSPCS-default", "--policy-name", "e2e-s3", "--policy-document",
-		`{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":["s3:GetObject","s3:PutObject","s3:ListBucket"],"Resource":"*"}]}`)
+		`{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":["s3:GetObject","s3:PutObject","s3:ListBucket","secretsmanager:GetSecretValue"],"Resource":"*"}]}`)
 	t.Cleanup(func() {
 		aws(t, "iam", "delete-role-policy", "--role-name", "AWSPCS-default", "--policy-name", "e2e-s3")
 	})
@@ -228,6 +228,8 @@ func TestS3FromANode(t *testing.T) {
 		t.Errorf("deleting without leave: %s", r)
 	}
 
+	// A secret of another form than the script wants, and the only kind there is.
+	secret := aws(t, "secretsmanager", "list-secrets", "--query", "SecretList[0].ARN", "--output", "text")
 	const get = `s3 -o /tmp/script "$endpoint/aws-pcs-repo-` + region + `/aws-pcs-node-lifecycle-scripts/%s-v1-latest.sh" && `
 	library := func(name, args string) result { return node(fmt.Sprintf(get, name) + "bash /tmp/script " + args) }
 	for _, tt := range []struct {
@@ -243,6 +245,9 @@ func TestS3FromANode(t *testing.T) {
 		{"mount-fsx-lustre", "--fsx-dns-name l --mount-name m --mount-point /l", 1, "no Lustre client"},
 		{"configure-efs-homes", "--efs-id /home", 0, "home directories are made in /home"},
 		{"configure-ldaps", "--ldap-uri ldaps://l --search-base dc=x --secret-arn /etc/passwd", 1, "chmod 600"},
+		{"configure-ldaps", "--ldap-uri ldaps://l --search-base dc=x --secret-arn " + secret, 1, "the secret is not of the form"},
+		{"configure-ldaps", "--ldap-uri ldaps://l --search-base dc=x --secret-arn " + secret + "x", 1, "cannot be read: Secrets Manager can't find"},
+		{"configure-ldaps", "--ldap-uri ldaps://l --search-base dc=x --tls-cacert s3://e2e-node/nothing", 1, "NoSuchKey"},
 	} {
 		if r := library(tt.script, tt.args); r.code != tt.code || !strings.Contains(r.out+r.errOut, tt.says) {
 			t.Errorf("%s %s: %s", tt.script, tt.args, r)

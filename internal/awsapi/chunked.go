@@ -120,8 +120,9 @@ var errChunk = errors.New("read signed chunks")
 const maxChunkLine = 4 << 10
 
 // chunkReader reads the data of a body in signed chunks. A chunk whose
-// signature is wrong fails the read at its end: what went on of it is part of a
-// body that never becomes whole.
+// signature is wrong fails the read at its end, and the last byte goes on when
+// all is verified: so what went on before is part of a body that never becomes
+// whole.
 type chunkReader struct {
 	in            *bufio.Reader
 	close         io.Closer
@@ -148,12 +149,25 @@ func (c *chunkReader) Read(p []byte) (int, error) {
 	if c.err != nil {
 		return 0, c.err
 	}
-	n, err := c.in.Read(p[:min(int64(len(p)), c.chunk)])
+	most := min(int64(len(p)), c.chunk)
+	if most == c.left && most > 1 {
+		most--
+	}
+	n, err := c.in.Read(p[:most])
 	c.data.Write(p[:n])
 	c.chunk -= int64(n)
 	c.left -= int64(n)
 	if err != nil {
 		c.err = c.short(err)
+	}
+	if n > 0 && c.left == 0 {
+		for c.err == nil {
+			c.err = c.next()
+		}
+		if !errors.Is(c.err, io.EOF) || errors.Is(c.err, errChunk) {
+			return 0, c.err
+		}
+		return n, nil
 	}
 	return n, c.err
 }

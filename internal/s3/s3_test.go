@@ -385,6 +385,66 @@ func TestKilledInAnUpload(t *testing.T) {
 	want(t, "get after the stop", err, "ServiceUnavailable")
 }
 
+// TestBrokenUploads: whatever breaks an upload off, and however its body is
+// protected, nothing of it becomes an object.
+func TestBrokenUploads(t *testing.T) {
+	w := newWorld(t, nil)
+	w.bucket(t, "box")
+	c := w.client(w.Root)
+	whole := strings.Repeat("x", 1<<20)
+	const signed = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+	for _, tt := range []struct {
+		name, hash, decoded, trailer string
+		body                         string // half of what is announced
+		length                       int
+	}{
+		{"unsigned", "UNSIGNED-PAYLOAD", "", "", whole, 2 << 20},
+		{"with its hash", strings.Repeat("0", 64), "", "", whole, 2 << 20},
+		{"with a trailer", "STREAMING-UNSIGNED-PAYLOAD-TRAILER", "2097152", "x-amz-checksum-crc32", "200000\r\n" + whole, 2<<20 + 50},
+		{"with a trailer between chunks", "STREAMING-UNSIGNED-PAYLOAD-TRAILER", "2097152", "x-amz-checksum-crc32", "100000\r\n" + whole + "\r\n", 2<<20 + 50},
+		{"in signed chunks", signed, "2097152", "", "200000;chunk-signature=" + strings.Repeat("0", 64) + "\r\n" + whole, 2<<20 + 500},
+		{"in chunks that are forged", signed, "1048576", "", "100000;chunk-signature=" + strings.Repeat("0", 64) + "\r\n" + whole + "\r\n0;chunk-signature=" + strings.Repeat("0", 64) + "\r\n\r\n", 0},
+		{"in forged chunks with a trailer", signed + "-TRAILER", "1048576", "x-amz-checksum-crc32", "100000;chunk-signature=" + strings.Repeat("0", 64) + "\r\n" + whole + "\r\n0;chunk-signature=" + strings.Repeat("0", 64) + "\r\nx-amz-checksum-crc32:AAAAAA==\r\nx-amz-trailer-signature:" + strings.Repeat("0", 64) + "\r\n\r\n", 0},
+	} {
+		want(t, "put", put(t, c, "box", "k", "before"), "")
+		body, rest := io.Pipe()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, w.URL+"/box/k", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if req.ContentLength = int64(tt.length); tt.length == 0 {
+			req.ContentLength = int64(len(tt.body))
+		}
+		for name, value := range map[string]string{"X-Amz-Decoded-Content-Length": tt.decoded, "X-Amz-Trailer": tt.trailer, "Content-Encoding": ""} {
+			if value != "" {
+				req.Header.Set(name, value)
+			}
+		}
+		awsapi.SignHash(req, tt.hash, w.Root, awsapitest.Region, "s3", time.Now())
+		go func() {
+			_, _ = io.WriteString(rest, tt.body)
+			if tt.length == 0 {
+				_ = rest.Close()
+				return
+			}
+			_ = rest.CloseWithError(io.ErrUnexpectedEOF) // the client goes away
+		}()
+		answer, err := http.DefaultClient.Do(req)
+		if err == nil {
+			_ = answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				t.Errorf("%s: it was taken", tt.name)
+			}
+		}
+		// The storage may still be at it: it answers in order on what is left of
+		// the bucket when it has let go of the upload.
+		w.idle(t)
+		if got, err := get(t, c, "box", "k"); err != nil || got != "before" {
+			t.Errorf("%s: the object is %d bytes, %v", tt.name, len(got), err)
+		}
+	}
+}
+
 // TestDiskFull: the caller is told, and nothing is half there.
 func TestDiskFull(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -182,4 +183,32 @@ func (w *world) url(t *testing.T, path string) *url.URL {
 		t.Fatal(err)
 	}
 	return u
+}
+
+// idle waits until the storage has no unnamed or temporary file open, that is,
+// until it is through with every upload.
+func (w *world) idle(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		busy := 0
+		for _, pid := range w.storagePIDs(t) {
+			links, err := filepath.Glob("/proc/" + pid + "/fd/*")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, link := range links {
+				to, err := os.Readlink(link)
+				if err == nil && strings.HasPrefix(to, w.dir) && to != filepath.Join(w.dir, "buckets") {
+					busy++
+				}
+			}
+		}
+		switch {
+		case busy == 0:
+			return
+		case time.Now().After(deadline):
+			t.Fatalf("the storage has %d files open", busy)
+		}
+		runtime.Gosched()
+	}
 }

@@ -85,7 +85,7 @@ func open(setup s3.Setup, ready func()) (*s3api.S3ApiServer, error) {
 	server, err := s3api.New(files, middlewares.RootUserConfig{Access: setup.Account, Secret: setup.Secret}, setup.Region,
 		identities{setup}, nil, nil, nil, nil,
 		s3api.WithQuiet(), s3api.WithKeepAlive(), s3api.WithConcurrencyLimiter(maxConnections, maxRequests),
-		s3api.WithMpMaxParts(maxParts), s3api.WithSocketPerm(0o600), s3api.WithOnListen(ready), s3api.WithMiddleware("/", setAddress))
+		s3api.WithMpMaxParts(maxParts), s3api.WithSocketPerm(0o600), s3api.WithOnListen(ready), s3api.WithMiddleware("/", setAddress), s3api.WithMiddleware("/", takeWhole))
 	if err != nil {
 		return nil, fmt.Errorf("open the storage: %w", err)
 	}

@@ -60,8 +60,10 @@ func relocate(body []byte, asked, region string) ([]byte, error) {
 	}
 	wish := constraint.FindSubmatch(body)
 	if wish != nil && string(wish[1]) != "" && string(wish[1]) != asked {
-		return nil, &awsapi.Error{Code: "IllegalLocationConstraintException", Status: http.StatusBadRequest,
-			Message: fmt.Sprintf("The %s location constraint is incompatible for the region specific endpoint this request was sent to: it was signed for %s.", wish[1], asked)}
+		return nil, &awsapi.Error{
+			Code: "IllegalLocationConstraintException", Status: http.StatusBadRequest,
+			Message: fmt.Sprintf("The %s location constraint is incompatible for the region specific endpoint this request was sent to: it was signed for %s.", wish[1], asked),
+		}
 	}
 	here := "<LocationConstraint>" + region + "</LocationConstraint>"
 	switch {

@@ -312,7 +312,9 @@ func TestWrongPolicies(t *testing.T) {
 func TestRegions(t *testing.T) {
 	w := newWorld(t, nil)
 	for _, tt := range []struct{ region, wish, code string }{
-		{"us-east-1", "", ""}, {"us-west-2", "us-west-2", ""}, {"ap-northeast-1", "ap-northeast-1", ""},
+		{"us-east-1", "", ""},
+		{"us-west-2", "us-west-2", ""},
+		{"ap-northeast-1", "ap-northeast-1", ""},
 		{"ap-northeast-1", "eu-west-1", "IllegalLocationConstraintException"},
 	} {
 		in := &sdk.CreateBucketInput{Bucket: aws.String("in-" + tt.region + tt.code[:min(1, len(tt.code))])}

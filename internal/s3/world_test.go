@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-
 	"net/http/httptest"
 	"net/url"
 	"os"

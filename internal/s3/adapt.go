@@ -33,6 +33,29 @@ func subresources(r *http.Request) url.Values {
 	return q
 }
 
+// workFolder is where in a bucket the library has parts of uploads.
+const workFolder = ".sgwtmp"
+
+// possible refuses keys that cannot be names of objects in the storage.
+func possible(r *http.Request) error {
+	_, key := split(r.URL)
+	source, err := url.PathUnescape(r.Header.Get("X-Amz-Copy-Source"))
+	if err != nil {
+		return nil // the storage says what is wrong with it
+	}
+	_, from := split(&url.URL{Path: source})
+	for _, key := range []string{key, from} {
+		first, _, _ := strings.Cut(strings.TrimLeft(key, "/"), "/")
+		if strings.ContainsRune(key, 0) || first == workFolder {
+			return &awsapi.Error{
+				Code: "InvalidArgument", Status: http.StatusBadRequest,
+				Message: "Keys have no NUL and do not begin with " + workFolder + "/ here: objects are files, and that folder is used for uploads.",
+			}
+		}
+	}
+	return nil
+}
+
 // adapt changes the few requests that mean something else here than at the
 // target: where a new bucket is to be, and who a policy is about.
 func adapt(r *awsapi.Stream, region string, policies bool) error {

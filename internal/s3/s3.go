@@ -93,6 +93,11 @@ func (s *S3) pass(w http.ResponseWriter, r *awsapi.Stream) error {
 	if err != nil {
 		return err
 	}
+	if t.embedded {
+		if err := possible(r.HTTP); err != nil {
+			return err
+		}
+	}
 	if err := adapt(r, t.region, t.embedded); err != nil {
 		return err
 	}

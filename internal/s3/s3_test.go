@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -506,5 +507,53 @@ func TestNoStorage(t *testing.T) {
 	_, err := broken.Send(&http.Request{Method: http.MethodGet, URL: w.url(t, "/box"), Header: http.Header{}}, "UNSIGNED-PAYLOAD", s3.Sender{})
 	if err == nil || !strings.Contains(err.Error(), "/nonexistent/openpcs-s3") {
 		t.Errorf("error is %v", err)
+	}
+}
+
+// TestKeysThatClimb: no name leads out of its bucket, whoever signs it.
+func TestKeysThatClimb(t *testing.T) {
+	w := newWorld(t, nil)
+	w.bucket(t, "box")
+	w.bucket(t, "other")
+	for _, path := range []string{
+		"/box/../other/escape", "/box/..%2Fother%2Fescape", "/box/%2e%2e/other/escape", "/box/a/../../other/escape", "/box/../../escape",
+		"/box/..%2F..%2Fescape", "/../escape", "/%2e%2e/escape", "/..%2Fbuckets%2Fother/escape", "/box//../../other/escape", "/box/.sgwtmp/escape", "/box//.sgwtmp/escape", "/box%2F.sgwtmp/escape",
+		"/box/a%00/escape", "/box/..\\other\\escape",
+	} {
+		u := w.url(t, "/")
+		raw, err := url.PathUnescape(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.Path, u.RawPath = raw, path
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, w.URL, strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.URL = u
+		awsapi.Sign(req, []byte("x"), w.Root, awsapitest.Region, "s3", time.Now())
+		answer, err := http.DefaultClient.Do(req)
+		if err != nil {
+			continue // which is fine too
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode >= http.StatusInternalServerError {
+			t.Errorf("%s: %s", path, answer.Status)
+		}
+	}
+	err := filepath.WalkDir(w.dir, func(path string, d os.DirEntry, err error) error {
+		inside := strings.HasPrefix(path, filepath.Join(w.dir, "buckets", "box")+"/") && !strings.Contains(path, ".sgwtmp/escape")
+		if err == nil && strings.Contains(d.Name(), "escape") && !inside {
+			t.Errorf("written: %s", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.client(w.Root).CopyObject(t.Context(), &sdk.CopyObjectInput{Bucket: aws.String("box"), Key: aws.String("k"), CopySource: aws.String("box/.sgwtmp/multipart/x")})
+	want(t, "copy a part of an upload", err, "InvalidArgument")
+	if names := keys(t, w.client(w.Root), "other"); len(names) > 0 {
+		t.Errorf("the other bucket has %q", names)
 	}
 }

@@ -313,6 +313,21 @@ func TestPlan(t *testing.T) {
 		{name: "powers_down_a_node_that_rebooted_by_itself", base: wanted, edit: func(s *scene) {
 			s.slurm, s.reason = []string{"DOWN", "CLOUD"}, "Node unexpectedly rebooted"
 		}, want: "power-down i-1 NODE_UNUSABLE"},
+		{name: "replaces_what_slurm_rebooted_into_down", base: wanted, edit: func(s *scene) {
+			s.slurm, s.reason = []string{"DOWN", "CLOUD"}, "new kernel : reboot issued : reboot complete"
+		}, want: "power-down i-1 NODE_UNUSABLE"},
+		{name: "replaces_what_comes_up_from_before_an_update", base: wanted, edit: func(s *scene) {
+			s.instances[0].ReadyAt, s.group.Revision = time.Time{}, 1
+			s.slurm = []string{"IDLE", "CLOUD", "POWERING_UP", "NOT_RESPONDING"}
+		}, want: "retire i-1 GROUP_UPDATED"},
+		{name: "waits_for_what_may_have_a_job_already", base: wanted, edit: func(s *scene) {
+			s.instances[0].ReadyAt, s.instances[0].ReleasedAt, s.group.Revision = time.Time{}, noon.Add(-time.Second), 1
+			s.slurm = []string{"IDLE", "CLOUD", "POWERING_UP", "NOT_RESPONDING"}
+		}},
+		{name: "waits_until_an_update_is_in_force", base: wanted, edit: func(s *scene) {
+			s.instances[0].ReadyAt, s.group.Revision, s.group.Status = time.Time{}, 1, fleet.Updating
+			s.slurm = []string{"IDLE", "CLOUD", "POWERING_UP", "NOT_RESPONDING"}
+		}},
 		{name: "leaves_a_running_node_down_that_a_person_set_down", base: wanted, edit: func(s *scene) {
 			s.slurm, s.reason = []string{"DOWN", "CLOUD"}, foreign
 		}},

@@ -45,8 +45,15 @@ func begins(reason string, with []string) bool {
 	return slices.ContainsFunc(with, func(own string) bool { return strings.HasPrefix(reason, own) })
 }
 
+// rebooted ends the reason of a node that Slurm rebooted and has down then:
+// whoever asked for that (scontrol reboot nextstate=DOWN) wants it replaced, as
+// on PCS.
+const rebooted = "reboot complete"
+
 // ours reports whether Slurm or openpcs set the reason, not a person.
-func ours(reason string) bool { return begins(reason, ownReasons) }
+func ours(reason string) bool {
+	return begins(reason, ownReasons) || strings.HasSuffix(reason, rebooted)
+}
 
 // OpenpcsReason reports whether openpcs set the reason on a Slurm node: not a
 // person, and not Slurm.

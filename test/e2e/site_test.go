@@ -254,8 +254,12 @@ func tail(path string, lines int) string {
 // more in its environment.
 func restart(t *testing.T, env ...string) {
 	t.Helper()
-	if err := serving.stop(); err != nil {
-		fail(t, "stop: %v", err)
+	select {
+	case <-serving.ended: // a test before lost it
+	default:
+		if err := serving.stop(); err != nil {
+			fail(t, "stop: %v", err)
+		}
 	}
 	if err := serve(env...); err != nil {
 		fail(t, "start again: %v", err)

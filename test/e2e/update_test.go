@@ -65,7 +65,9 @@ func TestUpdateDrainsAndReplaces(t *testing.T) {
 	t.Run("lower_maximum", func(t *testing.T) {
 		succeed(t, c.user("rm -f e2e-lower"))
 		defer c.user("touch e2e-lower")
-		others := func(state string) { succeed(t, c.controller("scontrol update nodename=upd-[1-2] reason=e2e state="+state)) }
+		others := func(state string) {
+			succeed(t, c.controller("scontrol update nodename=upd-[1-2] reason=e2e state="+state))
+		}
 		others("drain")
 		lowered := c.submit(t, "upd", "while [ ! -e e2e-lower ]; do sleep 0.2; done; hostname", "--requeue")
 		j := c.waitJob(t, lowered, 15*time.Second, "running", running)

@@ -1,0 +1,149 @@
+package fleet_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/openpcs/openpcs/internal/condition"
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/slurm"
+)
+
+// ends lists the actions of a plan that take a healthy instance from its
+// node: one that is up, wanted, configured and not taken back.
+func ends(o fleet.Observed, actions []fleet.Action) (out []fleet.Action) {
+	groups := map[string]fleet.Group{}
+	for _, g := range o.Groups {
+		groups[g.ID] = g
+	}
+	healthy := map[string]bool{}
+	for _, i := range o.Instances {
+		g, n := groups[i.GroupID], o.Nodes[i.NodeName]
+		index := g.NodeIndex(i.NodeName)
+		if i.State == fleet.Running && !i.RegisteredAt.IsZero() && !i.ReadyAt.IsZero() && i.ReclaimAt.IsZero() &&
+			n.Want && !n.Early && n.Down == "" && g.ID != "" && g.Status != fleet.Deleting && index >= 1 && index <= g.Max {
+			healthy[i.ID] = true
+		}
+	}
+	for _, a := range actions {
+		if healthy[a.Instance] && a.Kind != fleet.MarkUp {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// TestD1_NothingEndsWithoutProof: that slurmctld says nothing of a node, or
+// has said nothing for long, is no proof that the node is idle
+// (slinky-slurm-operator #79: a failed look-up counted as drained).
+func TestD1_NothingEndsWithoutProof(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := anything(t)
+		if rapid.Bool().Draw(t, "silent") {
+			o.Slurm = nil
+		}
+		for name := range o.Slurm {
+			if rapid.Bool().Draw(t, "unknown "+name) {
+				delete(o.Slurm, name)
+			}
+		}
+		actions, _ := fleet.Plan(o)
+		for _, a := range ends(o, actions) {
+			if _, known := o.Slurm[a.Node]; !known {
+				t.Fatalf("%s of %s, of which slurmctld says nothing", a.Kind, a.Node)
+			}
+		}
+	})
+}
+
+// TestD4_WhatRunsIsNotEnded: a node that is up with a job, drained or not, is
+// left until its job is done: Slurm itself is asked to wait for that
+// (slurm-operator #2635 replaced nodes that were DRAIN+ALLOCATED).
+func TestD4_WhatRunsIsNotEnded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := anything(t)
+		busy := func(n slurm.Node) bool {
+			return n.HasAny("ALLOCATED", "MIXED", "COMPLETING") && !n.HasAny("NOT_RESPONDING", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP", "POWER_DOWN")
+		}
+		actions, _ := fleet.Plan(o)
+		for _, a := range ends(o, actions) {
+			if a.Kind != fleet.Replace && busy(o.Slurm[a.Node]) {
+				t.Fatalf("%s of %s, which is %v", a.Kind, a.Node, o.Slurm[a.Node].State)
+			}
+		}
+	})
+}
+
+// TestD10_MaintenanceIsLeftAlone: a user's maintenance reservation changes
+// nothing that openpcs does; a node that fails in it is replaced once
+// (ParallelCluster #7465: an endless loop of kills and launches).
+func TestD10_MaintenanceIsLeftAlone(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		scene scene
+		want  string
+	}{
+		{"up", wanted(), ""},
+		{"static_and_off", func() scene { s := off(); s.group.Min = 1; return s }(), "power-up g-1"},
+		{"rebooted_by_itself", func() scene {
+			s := wanted()
+			s.slurm, s.reason = []string{"DOWN", "CLOUD"}, "Node unexpectedly rebooted"
+			return s
+		}(), "power-down i-1 NODE_UNUSABLE"},
+		{"failed_and_on_its_way_down", func() scene {
+			s := wanted()
+			s.slurm, s.reason = []string{"DOWN", "CLOUD", "POWER_DOWN"}, "Node unexpectedly rebooted"
+			return s
+		}(), ""},
+		{"off_after_it_failed", func() scene {
+			s := off()
+			s.slurm, s.reason = []string{"DOWN", "CLOUD", "POWERED_DOWN"}, "Node unexpectedly rebooted"
+			return s
+		}(), "recover g-1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			plain, _ := tt.scene.plan()
+			tt.scene.slurm = append(slices.Clone(tt.scene.slurm), "MAINTENANCE", "RESERVED")
+			got, _ := tt.scene.plan()
+			if text(plain) != tt.want || text(got) != tt.want {
+				t.Errorf("without a reservation %q, in it %q, want %q", text(plain), text(got), tt.want)
+			}
+		})
+	}
+}
+
+// TestB13_SlowBootIsNotDown: a node that does not answer while it comes up has
+// all of ResumeTimeout for that, not only SlurmdTimeout (ParallelCluster
+// #6842).
+func TestB13_SlowBootIsNotDown(t *testing.T) {
+	for _, waited := range []time.Duration{fleet.SlurmdTimeout, 29 * time.Minute} {
+		s := wanted()
+		s.instances[0].ReadyAt = time.Time{}
+		s.slurm, s.since = []string{"ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING"}, noon.Add(-waited)
+		if actions, _ := s.plan(); len(actions) > 0 {
+			t.Errorf("after %v: %q", waited, text(actions))
+		}
+	}
+}
+
+// TestD6_DownBeforeCleared: the reason of a node that lost its instance is
+// cleared when Slurm has the node down, never before (slurm-operator #2807:
+// in between it was idle, and took jobs).
+func TestD6_DownBeforeCleared(t *testing.T) {
+	s := off()
+	s.node.Down = "pcs: instance i-1 is gone"
+	for _, state := range [][]string{{"IDLE", "CLOUD", "DRAIN"}, {"IDLE", "CLOUD"}, {"ALLOCATED", "CLOUD", "DRAIN"}} {
+		s.slurm, s.reason = state, "pcs: drained"
+		if actions, _ := s.plan(); text(actions) != "set-down g-1" {
+			t.Errorf("%v: %q, want the node set down", state, text(actions))
+		}
+	}
+	s.node.Down, s.node.FailureCode = "", condition.InstanceLost
+	s.slurm, s.reason = []string{"DOWN", "CLOUD", "POWERED_DOWN"}, "pcs: instance i-1 is gone"
+	if actions, _ := s.plan(); text(actions) != "recover g-1" {
+		t.Errorf("down and without an instance: %q", text(actions))
+	}
+}

@@ -65,12 +65,31 @@ func TestD1_NothingEndsWithoutProof(t *testing.T) {
 func TestD4_WhatRunsIsNotEnded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := anything(t)
-		busy := func(n slurm.Node) bool {
-			return n.HasAny("ALLOCATED", "MIXED", "COMPLETING") && !n.HasAny("NOT_RESPONDING", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP", "POWER_DOWN")
+		o.Slurm = map[string]slurm.Node{}
+		for k := range o.Instances {
+			i := &o.Instances[k]
+			if i.NodeName == "" {
+				continue
+			}
+			i.State, i.RegisteredAt, i.ReadyAt, i.ReclaimAt = fleet.Running, noon.Add(-time.Minute), noon.Add(-time.Minute), time.Time{}
+			o.Nodes[i.NodeName] = fleet.Node{Name: i.NodeName, GroupID: i.GroupID, Want: true}
+			state := []string{rapid.SampledFrom([]string{"ALLOCATED", "MIXED", "IDLE"}).Draw(t, "base"), "CLOUD"}
+			for _, flag := range []string{"DRAIN", "INVALID_REG", "MAINTENANCE", "NEVER_HEARD_OF"} {
+				if rapid.Bool().Draw(t, flag) {
+					state = append(state, flag)
+				}
+			}
+			if state[0] == "IDLE" {
+				state = append(state, "COMPLETING")
+			}
+			o.Slurm[i.NodeName] = slurm.Node{
+				Name: i.NodeName, State: state,
+				Reason: rapid.SampledFrom([]string{"", "a person", "pcs: x", "Not responding", "Low RealMemory (reported:1 < 100.00% of configured:2)"}).Draw(t, "reason"),
+			}
 		}
 		actions, _ := fleet.Plan(o)
 		for _, a := range ends(o, actions) {
-			if a.Kind != fleet.Replace && busy(o.Slurm[a.Node]) {
+			if a.Kind != fleet.Replace {
 				t.Fatalf("%s of %s, which is %v", a.Kind, a.Node, o.Slurm[a.Node].State)
 			}
 		}

@@ -310,26 +310,27 @@ func (c *Control) stop(ctx context.Context, id string) error {
 	once, cancel := context.WithTimeout(ctx, endLimit)
 	defer cancel()
 	if err := c.Provider.Terminate(once, id); err != nil {
-		return errors.Join(fmt.Errorf("terminate %s: %w", id, err), c.notStopped(ctx, id, err))
+		return errors.Join(fmt.Errorf("terminate %s: %w", id, err), c.notStopped(ctx, i, err))
 	}
 	return c.terminated(ctx, id)
 }
 
 // notStopped records that the provider could not end an instance: once, as it
 // is asked again until it does.
-func (c *Control) notStopped(ctx context.Context, id string, cause error) error {
-	if ctx.Err() != nil {
+func (c *Control) notStopped(ctx context.Context, i fleet.Instance, cause error) error {
+	// Of one that was never launched, as far as is known, there is nothing to end.
+	if ctx.Err() != nil || i.StopFailed || i.StartedAt.IsZero() {
 		return nil
 	}
 	return c.Store.Update(ctx, func(tx *store.Tx) error {
-		i, err := fleet.Instances.Get(tx, id)
-		if err != nil || i.StopFailed || i.StartedAt.IsZero() { // or there is none, as far as is known
+		i, err := fleet.Instances.Get(tx, i.ID)
+		if err != nil || i.StopFailed {
 			return ignoreMissing(err)
 		}
 		now := time.Now().UTC()
 		i.StopFailed = true
 		return errors.Join(fleet.Instances.Put(tx, i), scaling.Append(tx, scaling.OfStopFailure(i, cause, now)),
-			event(tx, now, i.ClusterID, "node/"+i.NodeName, "not-terminated", map[string]any{"instance": id, "error": cause.Error()}))
+			event(tx, now, i.ClusterID, "node/"+i.NodeName, "not-terminated", map[string]any{"instance": i.ID, "error": cause.Error()}))
 	})
 }
 

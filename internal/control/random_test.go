@@ -312,7 +312,7 @@ func (c *chaos) heal() {
 	c.act("")
 	c.crash.light(0)
 	limit := time.Now().Add(2 * time.Hour)
-	for {
+	for pause := 2 * time.Second; ; pause = min(2*pause, time.Minute) {
 		c.ctld.with(func() {
 			for _, h := range c.ctld.nodes {
 				undrain(h)
@@ -321,8 +321,10 @@ func (c *chaos) heal() {
 				}
 			}
 		})
-		c.ctld.push()
-		c.wait(5 * time.Second)
+		if pause <= 4*time.Second {
+			c.ctld.push()
+		}
+		c.wait(pause)
 		moving := c.moving()
 		if moving == "" {
 			return
@@ -341,11 +343,10 @@ func (c *chaos) moving() (what string) {
 	for _, id := range c.present() {
 		have[id] = true
 	}
-	o := fleet.Observed{Now: time.Now().UTC(), Nodes: map[string]fleet.Node{}, Instances: c.instances("")}
+	o := fleet.Observed{Now: time.Now().UTC(), Nodes: map[string]fleet.Node{}, Instances: c.alive()}
 	o.Slurm, _ = c.ctld.Nodes(c.ctx)
 	for _, i := range o.Instances {
 		switch {
-		case !i.State.Live():
 		case i.State != fleet.Running || i.ReadyAt.IsZero():
 			return fmt.Sprintf("%s of %s is %s", i.ID, i.NodeName, i.State)
 		case !have[i.ID]:
@@ -378,13 +379,19 @@ func (c *chaos) moving() (what string) {
 	return ""
 }
 
+// alive are the instances that are not terminated.
+func (c *chaos) alive() (out []fleet.Instance) {
+	c.view(func(tx *store.Tx) (err error) {
+		out, err = fleet.Instances.Where(tx, func(i *fleet.Instance) bool { return i.State.Live() })
+		return err
+	})
+	return out
+}
+
 // oneEach fails for a node with two instances.
 func (c *chaos) oneEach() {
 	has := map[string]string{}
-	for _, i := range c.instances("") {
-		if !i.State.Live() {
-			continue
-		}
+	for _, i := range c.alive() {
 		if has[i.NodeName] != "" {
 			c.t.Fatalf("%s has %s and %s after %q", i.NodeName, has[i.NodeName], i.ID, c.done)
 		}
@@ -427,7 +434,7 @@ func TestRandomSequences(t *testing.T) {
 				defer stop()
 				for range each {
 					c.done = nil
-					for range 6 + c.IntN(10) {
+					for range 5 + c.IntN(8) {
 						c.happen(happenings[c.IntN(len(happenings))])
 						c.oneEach()
 					}

@@ -70,6 +70,7 @@ type Control struct {
 	suspects map[string]time.Time     // seen stopped, since when
 	present  map[string]compute.State // the provider's instances
 	heard    map[string]time.Time     // when events spoke of them
+	appeared map[string]time.Time     // when events said that they started
 	doubts   chan string              // instances to be looked at
 	// launches and ends bound what the provider is asked for at once.
 	launches, ends chan struct{}
@@ -85,7 +86,7 @@ const (
 
 // New returns a Control that does nothing until Start.
 func New(o Options) *Control {
-	c := &Control{Options: o, loops: map[string]*loop{}, busy: map[string]bool{}, present: map[string]compute.State{}, heard: map[string]time.Time{}, suspects: map[string]time.Time{}, doubts: make(chan string, 1024), launches: make(chan struct{}, maxLaunches), ends: make(chan struct{}, maxEnds)}
+	c := &Control{Options: o, loops: map[string]*loop{}, busy: map[string]bool{}, present: map[string]compute.State{}, heard: map[string]time.Time{}, appeared: map[string]time.Time{}, suspects: map[string]time.Time{}, doubts: make(chan string, 1024), launches: make(chan struct{}, maxLaunches), ends: make(chan struct{}, maxEnds)}
 	if c.Slurmctld == nil {
 		c.Slurmctld = func(cl fleet.Cluster) Slurmctld { return newAgentClient(cl) }
 	}

@@ -234,6 +234,9 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 				next = now // what that leaves behind is for the next pass
 			}
 		}
+		if w.again {
+			next = now
+		}
 		return nil
 	})
 	if err != nil {
@@ -254,6 +257,7 @@ type recorder struct {
 	instances map[string]fleet.Instance
 	addresses *fleet.Addresses // read at first need
 	breaker   int
+	again     bool // what was recorded calls for another pass at once
 }
 
 func (w *recorder) event(subject, kind string, detail map[string]any) error {
@@ -376,6 +380,7 @@ func (w *recorder) succeeded(i fleet.Instance) error {
 	if err := fleet.Groups.Put(w.tx, g); err != nil || !open {
 		return err
 	}
+	w.again = true // the nodes that waited for this one
 	return w.event("group/"+g.Name, "breaker-closed", map[string]any{"instance": i.ID})
 }
 

@@ -1,12 +1,16 @@
 package control_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/pcs"
 	"github.com/openpcs/openpcs/internal/scaling"
 	"github.com/openpcs/openpcs/internal/store"
 )
@@ -122,5 +126,103 @@ func TestScalingLogOfALife(t *testing.T) {
 			}
 		}
 		s.soundLog()
+	})
+}
+
+// An update replaces a node: it is pending first, and the end says why.
+func TestScalingLogOfAReplacement(t *testing.T) {
+	run(t, options{groups: []fleet.Group{{Name: "s", Min: 1, Max: 1}}}, func(s *site) {
+		old := s.live("s-1").ID
+		s.retried("s")
+		s.within(2*time.Minute, "a new instance", func() bool { i := s.live("s-1"); return i.ID != old && !i.ReadyAt.IsZero() })
+		want := []string{
+			"LAUNCHED MAINTAIN_MIN_CAPACITY", "REGISTERED REGISTER_SUCCESS", "ACTIVE BOOTSTRAP_SUCCESS",
+			"PENDING_REPLACEMENT NODE_GROUP_UPDATE", "TERMINATED REPLACEMENT_REQUESTED",
+			"LAUNCHED MAINTAIN_MIN_CAPACITY", "REGISTERED REGISTER_SUCCESS", "ACTIVE BOOTSTRAP_SUCCESS",
+		}
+		if got := s.steps("s-1"); !slices.Equal(got, want) {
+			t.Errorf("steps = %q\nwant    %q", got, want)
+		}
+		// A reboot in place is no step.
+		if err := s.plane().RebootInstance(context.Background(), s.live("s-1").ID); err != nil {
+			t.Fatal(err)
+		}
+		s.settle()
+		if got := s.steps("s-1"); !slices.Equal(got, want) {
+			t.Errorf("after a reboot: %q", got)
+		}
+	})
+}
+
+// An agent that is faster than the record of its launch.
+func TestRegisteredBeforeItsLaunchIsRecorded(t *testing.T) {
+	run(t, dynamic(1), func(s *site) {
+		s.act("hang")
+		s.provider.onLaunch(func(id string) {
+			if err := s.store.Update(context.Background(), func(tx *store.Tx) error {
+				i, err := fleet.Instances.Get(tx, id)
+				if err != nil {
+					return err
+				}
+				g, err := fleet.Groups.Get(tx, i.GroupID)
+				return errors.Join(err, pcs.Registered(tx, i, g, "boot-1", time.Now().UTC()))
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+		s.ctld.submit(false, "g-1")
+		s.within(5*time.Second, "it is launched and registered", func() bool { return len(s.steps("g-1")) > 1 })
+		s.wait(5 * time.Second)
+		if got := s.steps("g-1"); !slices.Equal(got, []string{"LAUNCHED SCHEDULER_REQUESTED", "REGISTERED REGISTER_SUCCESS"}) {
+			t.Errorf("steps = %v", got)
+		}
+	})
+}
+
+// A control plane that died between a launch and its record, and whose node
+// nobody wants when it comes back: the instance was there, and the log says so.
+func TestLaunchThatNobodyRecorded(t *testing.T) {
+	run(t, dynamic(1), func(s *site) {
+		died := make(chan struct{})
+		s.provider.onLaunch(func(string) {
+			s.mu.Lock()
+			s.stop()
+			s.mu.Unlock()
+			close(died)
+		})
+		s.ctld.submit(false, "g-1")
+		<-died
+		s.kill()
+		s.provider.onLaunch(nil)
+		s.update(func(tx *store.Tx) error {
+			n, err := fleet.Nodes.Get(tx, fleet.NodeID(clusterID, "g-1"))
+			n.Want = false
+			return errors.Join(err, fleet.Nodes.Put(tx, n))
+		})
+		s.restart()
+		s.within(30*time.Second, "it is ended", func() bool { return len(s.present()) == 0 && s.live("g-1").ID == "" })
+		if got := s.steps("g-1"); !slices.Equal(got, []string{"LAUNCHED SCHEDULER_REQUESTED", "TERMINATED SCHEDULER_REQUESTED"}) {
+			t.Errorf("steps = %v", got)
+		}
+	})
+}
+
+// An end that the engine refuses is told once, and tried until it works.
+func TestEndThatFails(t *testing.T) {
+	m := &moods{}
+	o := dynamic(1)
+	o.fake = m.options()
+	run(t, o, func(s *site) {
+		s.ctld.submit(false, "g-1")
+		s.within(10*time.Second, "up", func() bool { return s.ctld.state("g-1") == up && !s.live("g-1").ReadyAt.IsZero() })
+		m.set("", "broken")
+		s.ctld.suspend("g-1")
+		s.settle()
+		m.set("", "")
+		s.settle()
+		got := s.steps("g-1")
+		if want := []string{"TERMINATE_FAILED EC2_ERROR", "TERMINATED SCHEDULER_REQUESTED"}; !slices.Equal(got[len(got)-2:], want) || len(got) != 5 {
+			t.Errorf("steps = %v", got)
+		}
 	})
 }

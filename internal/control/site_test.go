@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -72,6 +73,15 @@ type killable struct {
 	mu          sync.Mutex
 	afterLaunch func(id string)
 	beforeStop  func(id string)
+	lag         time.Duration // how long List lacks what is new
+}
+
+// List is the fake's, which may be behind.
+func (k *killable) List(ctx context.Context) ([]compute.Instance, error) {
+	all, err := k.Provider.List(ctx)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.DeleteFunc(all, func(i compute.Instance) bool { return time.Since(i.CreatedAt) < k.lag }), err
 }
 
 func (k *killable) Launch(ctx context.Context, spec compute.Spec) error {

@@ -218,6 +218,8 @@ func (d *slurmctld) Run(_ context.Context, argv ...string) (agent.Ran, error) {
 			return agent.Ran{Code: 1, Stderr: "slurm_update error: Invalid node name specified"}, nil
 		}
 		switch set["State"] {
+		case "": // the reason alone
+			h.reason = set["Reason"]
 		case "POWER_UP":
 			if h.is("POWERED_DOWN") && h.base == "IDLE" {
 				h.set("POWERING_UP", "NOT_RESPONDING")

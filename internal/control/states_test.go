@@ -179,6 +179,12 @@ func TestEveryStepIsTaken(t *testing.T) {
 				s.ctld.submit(false, "g-1")
 				ended(s, "Server.InsufficientInstanceCapacity")
 			}},
+			"a_quota": {failing(dynamic(1), func(compute.Spec) error {
+				return &compute.CapacityError{Code: "VcpuLimitExceeded", Err: errors.New("the quota is 0")}
+			}), func(s *site) {
+				s.ctld.submit(false, "g-1")
+				ended(s, "Server.VcpuLimitExceeded")
+			}},
 			"no_room_but_in_a_pool_that_is_tried": {twoTypes(2), func(s *site) {
 				s.change(func(tx *store.Tx) error {
 					g, err := fleet.Groups.Get(tx, "pcs_g")

@@ -24,6 +24,20 @@ func (c *Control) setPresent(id string, s compute.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.present[id], c.heard[id] = s, time.Now()
+	if s == compute.Running {
+		c.appeared[id] = time.Now()
+	} else {
+		delete(c.appeared, id)
+	}
+}
+
+// appears reports whether an instance that the provider does not list was
+// proved to be there so shortly before that the list may be behind: some
+// engines answer from what they knew a while ago.
+func (c *Control) appears(i fleet.Instance, listed time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return listed.Sub(c.appeared[i.ID]) < appearTime || listed.Sub(i.RegisteredAt) < appearTime
 }
 
 // suspect remembers since when an instance has been seen stopped.
@@ -41,6 +55,8 @@ const (
 	// settleTime lets a reboot pass for what it is: the engine says stopped
 	// and started one after the other.
 	settleTime = 1500 * time.Millisecond
+	// appearTime is how long a list may lack an instance that was seen to start.
+	appearTime = 30 * time.Second
 	// sweepTime is how often everything is compared, whatever events said.
 	sweepTime = 30 * time.Second
 )
@@ -144,6 +160,11 @@ func (c *Control) sweep(ctx context.Context) (again bool, err error) {
 		}
 	}
 	c.present = now
+	for id, at := range c.appeared {
+		if listed.Sub(at) >= appearTime {
+			delete(c.appeared, id)
+		}
+	}
 	for id := range c.suspects {
 		if have[id] != compute.Stopped { // up again, or gone
 			delete(c.suspects, id)
@@ -178,6 +199,10 @@ func (c *Control) sweep(ctx context.Context) (again bool, err error) {
 			_, stopped := have[i.ID]
 			// What is there but stopped may be in the middle of a reboot.
 			if stopped && listed.Sub(c.suspect(i.ID)) < settleTime {
+				again = true
+				continue
+			}
+			if !stopped && c.appears(i, listed) {
 				again = true
 				continue
 			}

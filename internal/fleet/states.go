@@ -241,6 +241,7 @@ const (
 	codeUser     = "Client.UserInitiatedShutdown"
 	codeSpot     = "Server.SpotInstanceTermination"
 	codeCapacity = "Server.InsufficientInstanceCapacity"
+	codeQuota    = "Server.VcpuLimitExceeded"
 	codeImage    = "Server.InvalidAMIID.NotFound"
 )
 
@@ -264,6 +265,7 @@ func instanceMachine() Machine {
 			{From: of(pending), To: running, By: ByAPI, Trigger: "`RegisterComputeNodeGroupInstance`, when its agent was faster than the record of the launch"},
 			{From: of(pending), To: None, By: ByControl, Trigger: "its pool had no room, and the only other that may have some is being tried by another launch, for which the node waits"},
 			{From: of(pending), To: ending, By: ByControl, Code: codeCapacity, Trigger: "every pool of its group refused it"},
+			{From: of(pending), To: ending, By: ByControl, Code: codeQuota, Trigger: "every pool of its group refused it, the last for a quota; the code is the provider's"},
 			{From: of(pending), To: ending, By: ByControl, Code: codeImage, Trigger: "its image is gone"},
 			{From: of(pending), To: ending, By: ByControl, Code: codeFailed, Trigger: "the provider could not launch it (`LAUNCH_FAILED`)"},
 			{From: of(running), To: ending, By: ByControl, Code: codeFailed, Trigger: "it did not register in time (`BOOTSTRAP_TIMEOUT`), its agent reported a failure (`BOOTSTRAP_FAILED` and others), or slurmctld did not take its registration (`INVALID_REGISTRATION`)", Timers: []string{"bootstrap timeout"}},

@@ -75,13 +75,13 @@ func (w *watcher) wait(ctx context.Context, names []string) bool {
 }
 
 // verdict says whether a gate may open: when all nodes are ready, or when one
-// will not become so (a job never gets a node that is down, so one that is was
-// seen coming up and failed).
+// will not become so (a job never gets a node that is down or powering down, so
+// one that is was seen coming up and failed).
 func verdict(names []string, nodes map[string]slurm.Node) (ready, decided bool) {
 	ready = true
 	for _, name := range names {
 		n, ok := nodes[name]
-		if !ok || n.Has("DOWN") {
+		if !ok || n.HasAny("DOWN", "POWER_DOWN", "POWERING_DOWN") {
 			return false, true
 		}
 		ready = ready && n.Ready()

@@ -107,8 +107,9 @@ func TestBreakerClosesByItself(t *testing.T) {
 			return s.ctld.lost("g-1") == 1 && s.ctld.lost("g-2") == 1 && s.ctld.lost("g-3") == 1
 		})
 		// A job of three nodes is one try more, whatever the number of nodes.
+		rested := func() bool { return !time.Now().Before(s.groupNow("g").Breaker.NotBefore) }
 		s.within(time.Minute, "the nodes come back", func() bool {
-			return s.ctld.state("g-1") == off && s.ctld.state("g-2") == off && s.ctld.state("g-3") == off
+			return rested() && s.ctld.state("g-1") == off && s.ctld.state("g-2") == off && s.ctld.state("g-3") == off
 		})
 		before := s.provider.Launches()
 		s.ctld.submit(false, "g-1", "g-2", "g-3")
@@ -125,7 +126,7 @@ func TestBreakerClosesByItself(t *testing.T) {
 		all := func(state string) bool {
 			return s.ctld.state("g-1") == state && s.ctld.state("g-2") == state && s.ctld.state("g-3") == state
 		}
-		s.within(time.Minute, "the nodes come back", func() bool { return all(off) })
+		s.within(time.Minute, "the nodes come back", func() bool { return rested() && all(off) })
 		s.ctld.submit(false, "g-1", "g-2", "g-3")
 		s.within(10*time.Second, "all come up, after the first", func() bool { return all(up) })
 		s.view(func(tx *store.Tx) error {

@@ -68,11 +68,11 @@ func TestR4_NoCapacityEndsPoweredDown(t *testing.T) {
 		s.within(5*time.Second, "the job loses the node", func() bool { return s.ctld.lost("g-1") == 1 })
 		var down []string
 		for _, c := range s.commands() {
-			if strings.Contains(c, "State=DOWN") {
+			if strings.Contains(c, "State=DOWN") || strings.Contains(c, "State=POWER_DOWN_FORCE") {
 				down = append(down, c)
 			}
 		}
-		const want = "scontrol update NodeName=g-1 State=DOWN Reason=Failed to launch backing instance (Error Code: InsufficientInstanceCapacity)"
+		const want = "scontrol update NodeName=g-1 State=POWER_DOWN_FORCE Reason=Failed to launch backing instance (Error Code: InsufficientInstanceCapacity)"
 		if !slices.Equal(down, []string{want}) {
 			t.Errorf("commands = %q, want %q", down, want)
 		}
@@ -210,7 +210,7 @@ func TestR13_NodesWithoutCapacityAreHeldOutAndProbed(t *testing.T) {
 		s.ctld.submit(false, "a-1")
 		held := func() (n int) {
 			for i := range 8 {
-				if strings.HasPrefix(s.ctld.state(fmt.Sprintf("a-%d", i+1)), "DOWN") {
+				if st := s.ctld.state(fmt.Sprintf("a-%d", i+1)); strings.HasPrefix(st, "DOWN") || strings.Contains(st, "POWERING_DOWN") { // or is about to be
 					n++
 				}
 			}

@@ -23,8 +23,12 @@ const (
 )
 
 // cause is why nodes are set down: the reason Slurm shows, and the Down of the
-// nodes that is taken care of.
-type cause struct{ reason, mark string }
+// nodes that is taken care of. Those that are powering up need no more than
+// one order.
+type cause struct {
+	reason, mark string
+	rising       bool
+}
 
 // orders are the commands for slurmctld of one pass: one scontrol for many
 // nodes.
@@ -64,7 +68,7 @@ func (c *Control) perform(l *loop, cl fleet.Cluster, effects []fleet.Action) {
 		case fleet.HoldOut:
 			order(holdOut, a)
 		case fleet.SetDown:
-			why := cause{a.Reason, a.Down}
+			why := cause{a.Reason, a.Down, a.Rising}
 			batch.down[why] = append(batch.down[why], a.Node)
 		}
 	}
@@ -94,9 +98,6 @@ func (c *Control) command(ctx context.Context, l *loop, ctld Slurmctld, batch or
 		switch {
 		case err == nil:
 			errs = append(errs, c.ordered(ctx, l, state, nodes, batch.why))
-			if state == "RESUME" {
-				errs = append(errs, c.keepReasons(ctx, ctld, nodes, batch.why))
-			}
 		case state == "POWER_UP":
 			l.forgetPowerUp(nodes)
 		}
@@ -134,14 +135,25 @@ func (l *loop) forgetPowerUp(nodes []string) {
 
 // setDown sets nodes down with a reason and then powers them down: that order
 // frees the job at once and takes the node back to idle~ (Slurm ignores a
-// power down of a node that is powering up).
+// power down of a node that is powering up). Nodes that are powering up can be
+// powered down by force, which does both and never shows them as down: idle#,
+// idle%, idle~, as on PCS.
 func (c *Control) setDown(ctx context.Context, l *loop, ctld Slurmctld, nodes []string, why cause) error {
 	list := slurm.Compress(nodes)
-	if err := scontrol(ctx, ctld, "update", "NodeName="+list, "State=DOWN", "Reason="+why.reason); err != nil {
-		return err
+	forced := false
+	if why.rising {
+		err := scontrol(ctx, ctld, "update", "NodeName="+list, "State=POWER_DOWN_FORCE", "Reason="+why.reason)
+		if forced = err == nil; !forced {
+			c.Log.Info("Node was not powered down by force", "nodes", list, "err", err)
+		}
 	}
-	if err := scontrol(ctx, ctld, "update", "NodeName="+list, "State=POWER_DOWN"); err != nil {
-		c.Log.Info("Node was not powered down", "nodes", list, "err", err)
+	if !forced {
+		if err := scontrol(ctx, ctld, "update", "NodeName="+list, "State=DOWN", "Reason="+why.reason); err != nil {
+			return err
+		}
+		if err := scontrol(ctx, ctld, "update", "NodeName="+list, "State=POWER_DOWN"); err != nil {
+			c.Log.Info("Node was not powered down", "nodes", list, "err", err)
+		}
 	}
 	states, err := ctld.Nodes(ctx)
 	if err != nil {
@@ -170,22 +182,6 @@ func (c *Control) setDown(ctx context.Context, l *loop, ctld Slurmctld, nodes []
 		}
 		return nil
 	})
-}
-
-// keepReasons puts the reasons back that RESUME cleared: people look for them
-// after the node has gone. Slurm drops them when the node is resumed.
-func (c *Control) keepReasons(ctx context.Context, ctld Slurmctld, nodes []string, why map[string]string) error {
-	byReason := map[string][]string{}
-	for _, n := range nodes {
-		if reason := why[n]; fleet.OpenpcsReason(reason) {
-			byReason[reason] = append(byReason[reason], n)
-		}
-	}
-	var errs []error
-	for reason, list := range byReason {
-		errs = append(errs, scontrol(ctx, ctld, "update", "NodeName="+slurm.Compress(list), "Reason="+reason))
-	}
-	return errors.Join(errs...)
 }
 
 // look asks slurmctld for all nodes.

@@ -390,7 +390,7 @@ func (w *recorder) leave(i fleet.Instance, a fleet.Action) error {
 	if i.ID == "" || i.State != fleet.Running || i.Leaving != "" {
 		return nil
 	}
-	i.Leaving = a.Code
+	i.Leaving, i.LeavingWhy = a.Code, a.Reason
 	w.instances[i.ID] = i
 	errs := []error{fleet.Instances.Put(w.tx, i), w.event("node/"+a.Node, "leaving", map[string]any{
 		"instance": i.ID, "code": a.Code, "reason": a.Reason, "state": strings.Join(w.o.Slurm[a.Node].State, "+"), "since": w.o.Since[a.Node],

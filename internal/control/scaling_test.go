@@ -237,7 +237,7 @@ func TestBootstrapFailures(t *testing.T) {
 				if i.State != fleet.Terminated || i.Failure == "" || i.FailureCode == "" {
 					t.Errorf("instance = %+v", i)
 				}
-				if how == "fail" && s.ctld.ran("State=DOWN Reason=Backing Instance Failed To Bootstrap: "+i.ID) != 1 {
+				if how == "fail" && s.ctld.ran("State=POWER_DOWN_FORCE Reason=Backing Instance Failed To Bootstrap: "+i.ID) != 1 {
 					t.Errorf("commands = %v", s.commands())
 				}
 				if len(s.present()) != 0 {

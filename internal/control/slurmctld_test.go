@@ -233,6 +233,16 @@ func (d *slurmctld) Run(_ context.Context, argv ...string) (agent.Ran, error) {
 				h.requeued++
 			}
 			h.base, h.reason = "DOWN", set["Reason"]
+		case "POWER_DOWN_FORCE":
+			if h.is("POWERED_DOWN") || h.is("POWERING_DOWN") {
+				continue
+			}
+			if h.base == "ALLOCATED" {
+				h.requeued++
+			}
+			h.base, h.reason = "IDLE", set["Reason"]
+			h.set("POWERING_DOWN")
+			down = append(down, name)
 		case "POWER_DOWN", "POWER_DOWN_ASAP":
 			if h.is("POWERED_DOWN") || h.is("POWERING_DOWN") {
 				continue

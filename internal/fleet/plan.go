@@ -67,6 +67,7 @@ type Action struct {
 	Code     condition.Code
 	Reason   string
 	Down     string // of SetDown: the node's Down that it takes care of
+	Rising   bool   // of SetDown: Node is powering up
 	Pool     Pool   // of Assign: where to launch
 	Hold     Hold   // of Lack: why there is no instance
 }
@@ -355,7 +356,8 @@ func (p *planner) node(g Group, index int) {
 	_, live := p.byNode[name]
 	seen, known := p.Slurm[name]
 	if node.Down != "" && known {
-		p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Down: node.Down, Reason: downReason(seen, node.Down)})
+		rising := seen.Has("POWERING_UP") && !seen.HasAny("DRAIN", "DOWN")
+		p.do(Action{Kind: SetDown, GroupID: g.ID, Node: name, Down: node.Down, Rising: rising, Reason: downReason(seen, node.Down)})
 		return
 	}
 	if a, ok := p.contradiction(g, name); ok && p.lasting(name, node, LostHook) {
@@ -395,9 +397,10 @@ func (p *planner) node(g Group, index int) {
 	}
 	// With its instance gone a node need not wait for SuspendTimeout, nor stay
 	// down or drained for what openpcs or Slurm itself did; a person's drain or
-	// reason stays as it is.
+	// reason stays as it is. One that failed does wait, as it rests anyway: Slurm
+	// keeps its reason until it is resumed, as on PCS.
 	if known && !node.Want && !seen.Has("POWER_DOWN") && (!seen.Has("DRAIN") || begins(seen.Reason, invalidReasons)) &&
-		((seen.Has("POWERING_DOWN") && !seen.Has("DOWN")) || (seen.HasAny("DOWN", "DRAIN") && ours(seen.Reason))) {
+		((seen.Has("POWERING_DOWN") && !seen.Has("DOWN") && !OpenpcsReason(seen.Reason)) || (seen.HasAny("DOWN", "DRAIN") && ours(seen.Reason))) {
 		p.do(Action{Kind: Recover, GroupID: g.ID, Node: name, Reason: seen.Reason})
 		return
 	}

@@ -76,8 +76,10 @@ type Instance struct {
 	Hangs     bool      `json:"hangs,omitempty"`
 	// ReclaimAt is when the provider takes a Spot instance back.
 	ReclaimAt time.Time `json:"reclaimAt,omitzero"`
-	// Leaving is why Slurm was asked to give up its node, if it was.
-	Leaving condition.Code `json:"leaving,omitempty"`
+	// Leaving is why Slurm was asked to give up its node, if it was, and
+	// LeavingWhy says it in words.
+	Leaving    condition.Code `json:"leaving,omitempty"`
+	LeavingWhy string         `json:"leavingWhy,omitempty"`
 	// EndCode is why its end was decided; empty before.
 	EndCode condition.Code `json:"endCode,omitempty"`
 	// StopFailed says that the provider could not end it, and is asked again.

@@ -208,7 +208,11 @@ func Ending(code condition.Code, wasUp bool) Step {
 // launch failed. One that was given up before its launch leaves no record.
 func OfEnd(i fleet.Instance, now time.Time) (r Record, ok bool) {
 	why := i.Failure
-	if why == "" {
+	switch {
+	case why != "":
+	case i.EndCode == i.Leaving:
+		why = i.LeavingWhy
+	default:
 		why = strings.TrimPrefix(i.StateReason, "openpcs: ")
 	}
 	if !i.StartedAt.IsZero() {

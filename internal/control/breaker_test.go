@@ -224,6 +224,17 @@ func TestB2_ListThatLagsBehind(t *testing.T) {
 	})
 }
 
+// An event that an instance is gone counts at once, however shortly before it
+// started and registered.
+func TestLossRightAfterTheStart(t *testing.T) {
+	run(t, dynamic(1), func(s *site) {
+		s.ctld.submit(false, "g-1")
+		s.within(10*time.Second, "up", func() bool { return s.ctld.state("g-1") == up && !s.live("g-1").ReadyAt.IsZero() })
+		s.provider.Vanish(s.live("g-1").ID, false)
+		s.within(5*time.Second, "the job lost its node", func() bool { return s.ctld.lost("g-1") == 1 })
+	})
+}
+
 // B16: a quota that leaves room for one of two nodes: the job is freed with
 // the reason, and tries come ever more slowly; the instance that could be had
 // is not ended and made anew each time.

@@ -32,12 +32,12 @@ func (c *Control) setPresent(id string, s compute.State) {
 }
 
 // appears reports whether an instance that the provider does not list was
-// proved to be there so shortly before that the list may be behind: some
-// engines answer from what they knew a while ago.
-func (c *Control) appears(i fleet.Instance, listed time.Time) bool {
+// seen to start so shortly before, and not to end, that the list may be behind:
+// some engines answer from what they knew a while ago.
+func (c *Control) appears(id string, listed time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return listed.Sub(c.appeared[i.ID]) < appearTime || listed.Sub(i.RegisteredAt) < appearTime
+	return listed.Sub(c.appeared[id]) < appearTime
 }
 
 // suspect remembers since when an instance has been seen stopped.
@@ -202,7 +202,7 @@ func (c *Control) sweep(ctx context.Context) (again bool, err error) {
 				again = true
 				continue
 			}
-			if !stopped && c.appears(i, listed) {
+			if !stopped && c.appears(i.ID, listed) {
 				again = true
 				continue
 			}

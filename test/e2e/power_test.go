@@ -83,10 +83,10 @@ func TestR2_NodeThatNeverBootsReturnsToIdle(t *testing.T) {
 	})
 }
 
-// TestR5_FailedLaunchGoesDownThenPowersDown: a launch that fails frees its
-// node at once: idle# to down to power_down to idle~ (cluster-toolkit #5776:
-// power_down alone left the node powering up until ResumeTimeout).
-func TestR5_FailedLaunchGoesDownThenPowersDown(t *testing.T) {
+// TestR5_FailedLaunchFreesItsNode: a launch that fails frees its node and its
+// job at once, idle# to idle% to idle~ (cluster-toolkit #5776: power_down alone
+// left the node powering up until ResumeTimeout).
+func TestR5_FailedLaunchFreesItsNode(t *testing.T) {
 	c := shared(t)
 	c.lend(t, group{name: "broken", max: 1, generic: true, queue: "broken"})
 	began := time.Now()
@@ -108,9 +108,7 @@ func TestR5_FailedLaunchGoesDownThenPowersDown(t *testing.T) {
 	c.waitNode(t, "broken-1", time.Minute, "idle~", node.off)
 	t.Logf("idle~ %.1f s after the bootstrap failed", time.Since(failed.At).Seconds())
 	log := succeed(t, c.controller("grep broken-1 /var/log/slurm/slurmctld.log"))
-	down := strings.Index(log.out, "node broken-1 state set to DOWN")
-	power := strings.Index(log.out, "powering down node broken-1")
-	must(t, down >= 0 && power > down, "not down first and powered down then: %s", log)
+	must(t, strings.Contains(log.out, "powering down node broken-1"), "it was not powered down: %s", log)
 	must(t, strings.Contains(log.out, "reason set to: Backing Instance Failed To Bootstrap: i-"), "the node had no reason: %s", log)
 	_, ended := c.instances(t, "broken-1")
 	must(t, len(ended) == 1, "one launch was made, not %d: %v", len(ended), ended)

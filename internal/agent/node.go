@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -16,7 +17,9 @@ import (
 
 	"github.com/openpcs/openpcs/internal/awsapi"
 	"github.com/openpcs/openpcs/internal/condition"
+	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/imds"
+	"github.com/openpcs/openpcs/internal/lifecycle"
 	"github.com/openpcs/openpcs/internal/userdata"
 )
 
@@ -27,6 +30,8 @@ const (
 	bootstrapLog = "/var/log/amazon/pcs/bootstrap.log"
 	savedReply   = "/etc/amazon/pcs/register_node_group_instance.json"
 	stateDir     = "/var/lib/openpcs-agent"
+	// bootLimit is how long a boot may take whatever the control plane says.
+	bootLimit = 30 * time.Minute
 	// registerLimit is PCS's own limit for the registration.
 	registerLimit = 600 * time.Second
 	// slurmdTries are how often a slurmd that does not start is started again.
@@ -46,12 +51,17 @@ type registration struct {
 	ComputeNodeGroupID   string `json:"computeNodeGroupId,omitempty"`
 	ComputeNodeGroupName string `json:"computeNodeGroupName,omitempty"`
 	SchedulerVersion     string `json:"schedulerVersion,omitempty"`
+
+	NodeLifecycleActions *fleet.LifecycleActions `json:"nodeLifecycleActions,omitempty"`
 }
 
 // bootFailure is a failed bootstrap with its condition's code.
 type bootFailure struct {
 	code condition.Code
 	err  error
+	// joined says that slurmd had registered: jobs may run, so that the control
+	// plane ends the instance when they are done, and not the agent at once.
+	joined bool
 }
 
 func (f *bootFailure) Error() string { return f.err.Error() }
@@ -65,6 +75,9 @@ type node struct {
 	reply registration
 	began time.Time
 	times map[string]int64
+
+	scripts *lifecycle.Executor
+	untold  []imds.Report // of what succeeded
 }
 
 // RunNode bootstraps the instance once for this boot: boothooks,
@@ -81,18 +94,31 @@ func bootstrap(ctx context.Context) error {
 		return err
 	}
 	defer n.log.close()
-	err = n.stages(ctx)
-	if err == nil {
-		return n.report(ctx, imds.Report{Stage: "slurmd-started", Timings: n.times})
+	if err = n.stages(ctx); err == nil {
+		// The node is good, whether or not this gets through: if it does not, the
+		// agent is started again, finds all of it done and tells once more.
+		for _, r := range n.untold {
+			if err := n.report(ctx, r); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	failure := &bootFailure{code: condition.BootstrapFailed, err: err}
 	errors.As(err, &failure)
-	n.log.line("pcs_bootstrap_finalize.sh", "ERROR", "%v. Shutting down instance.", err)
+	what := "Shutting down instance."
+	if failure.joined {
+		what = "The instance is ended when its jobs are done."
+	}
+	n.log.line("pcs_bootstrap_finalize.sh", "ERROR", "%v. %s", err, what)
 	text, _ := os.ReadFile(bootstrapLog)
 	reported := n.report(ctx, imds.Report{
-		Stage: "failed", Code: failure.code, Message: err.Error(),
-		Log: string(text[max(0, len(text)-64<<10):]), Timings: n.times,
+		Stage: "failed", Code: failure.code, Message: err.Error(), Joined: failure.joined,
+		Log: string(text[max(0, len(text)-64<<10):]), Timings: n.times, Scripts: n.outcomes(),
 	})
+	if failure.joined {
+		return reported // the boot is over: again it would come to the same
+	}
 	_ = exec.Command("systemctl", "poweroff", "--no-block").Run()
 	return errors.Join(err, reported)
 }
@@ -103,10 +129,22 @@ func (n *node) report(ctx context.Context, r imds.Report) error {
 	return retry(ctx, func() error { return metadata(ctx, http.MethodPost, "/openpcs/v1/report", "", r, nil) })
 }
 
+// tell reports what succeeded. What does not get through at once is told when
+// the boot is over: nothing waits for it.
+func (n *node) tell(ctx context.Context, r imds.Report) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if err := metadata(ctx, http.MethodPost, "/openpcs/v1/report", "", r, nil); err != nil {
+		n.log.line("pcs_bootstrap_finalize.sh", "WARN", "%s is not reported yet: %v", r.Stage, err)
+		n.untold = append(n.untold, r)
+	}
+}
+
 func (n *node) mark(stage string) { n.times[stage] = time.Since(n.began).Milliseconds() }
 
 func (n *node) stages(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Minute)
+	life := ctx
+	ctx, cancel := context.WithTimeout(ctx, bootLimit)
 	defer cancel()
 	if err := retry(ctx, func() error { return metadata(ctx, http.MethodGet, "/openpcs/v1/bootstrap", "", nil, &n.boot) }); err != nil {
 		return fmt.Errorf("read the instance's metadata: %w", err)
@@ -114,6 +152,10 @@ func (n *node) stages(ctx context.Context) error {
 	n.mark("metadata")
 	if n.boot.ClusterID == "" {
 		return nil // an instance of no group has nothing to join
+	}
+	if s := n.boot.BootSeconds; s > 0 {
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(s)*time.Second)
+		defer cancel()
 	}
 	n.log.line("pcs_bootstrap_init.sh", "INFO", "Bootstrap starting with PCS Agent version: %s", Version)
 	meta, err := openMetadata(ctx)
@@ -126,7 +168,7 @@ func (n *node) stages(ctx context.Context) error {
 	}
 	parts, err := userdata.Parse(doc)
 	if err != nil {
-		return &bootFailure{condition.UserDataInvalid, err}
+		return &bootFailure{code: condition.UserDataInvalid, err: err}
 	}
 	first := n.firstBoot()
 	if err := n.runParts(ctx, parts, userdata.Boothook, "boothook"); err != nil {
@@ -143,6 +185,9 @@ func (n *node) stages(ctx context.Context) error {
 		return err
 	}
 	n.mark("registered")
+	if err := n.openScripts(ctx, meta); err != nil {
+		return err
+	}
 	if err := n.configure(); err != nil {
 		return err
 	}
@@ -150,6 +195,9 @@ func (n *node) stages(ctx context.Context) error {
 		if err := n.runParts(ctx, parts, userdata.ShellScript, "script"); err != nil {
 			return err
 		}
+	}
+	if err := n.runScripts(ctx, fleet.NodeBootstrapped); err != nil {
+		return err
 	}
 	if err := retry(ctx, func() error { return metadata(ctx, http.MethodGet, "/openpcs/v1/go", "", nil, nil) }); err != nil {
 		return fmt.Errorf("wait for Slurm to resume the node: %w", err)
@@ -159,6 +207,10 @@ func (n *node) stages(ctx context.Context) error {
 		return err
 	}
 	n.mark("slurmd")
+	n.tell(ctx, imds.Report{Stage: "slurmd-started", Timings: maps.Clone(n.times), Scripts: n.outcomes()})
+	if err := n.ready(ctx, life); err != nil {
+		return err
+	}
 	return writeFile(filepath.Join(stateDir, "instance"), []byte(n.boot.InstanceID), 0o644)
 }
 
@@ -203,7 +255,7 @@ func (n *node) runParts(ctx context.Context, parts []userdata.Part, kind, what s
 // cloudConfig hands a part to cloud-init, where the image has it.
 func (n *node) cloudConfig(ctx context.Context, p userdata.Part) error {
 	if _, err := exec.LookPath("cloud-init"); err != nil {
-		return &bootFailure{condition.CloudConfigUnsupported, errors.New("user data has a text/cloud-config part, and the image has no cloud-init: use text/cloud-boothook or text/x-shellscript")}
+		return &bootFailure{code: condition.CloudConfigUnsupported, err: errors.New("user data has a text/cloud-config part, and the image has no cloud-init: use text/cloud-boothook or text/x-shellscript")}
 	}
 	path := filepath.Join(stateDir, "cloud-config.yaml")
 	if err := errors.Join(os.MkdirAll(stateDir, 0o700), os.WriteFile(path, p.Body, 0o600)); err != nil {
@@ -239,7 +291,7 @@ func (n *node) register(ctx context.Context, meta *session) error {
 		n.log.line(script, "INFO", "Retrying in %.1f seconds...", wait.Seconds())
 		if pause(ctx, wait) != nil {
 			n.log.line(script, "ERROR", "Registration timeout (%.0f seconds) reached. Exiting.", registerLimit.Seconds())
-			return &bootFailure{condition.RegistrationFailed, fmt.Errorf("register with the cluster: %w", err)}
+			return &bootFailure{code: condition.RegistrationFailed, err: fmt.Errorf("register with the cluster: %w", err)}
 		}
 		wait = min(wait*2, 31*time.Second)
 	}
@@ -299,7 +351,7 @@ func (n *node) finalize(ctx context.Context) error {
 		}
 		n.log.line(script, "INFO", "systemctl could not start slurmd! %s", strings.TrimSpace(string(out)))
 		if try == slurmdTries || pause(ctx, time.Duration(try)*time.Second) != nil {
-			return &bootFailure{condition.SlurmdFailed, fmt.Errorf("start slurmd: %w: %s", err, lastLines("/var/log/slurm/slurmd.log", 5))}
+			return &bootFailure{code: condition.SlurmdFailed, err: fmt.Errorf("start slurmd: %w: %s", err, lastLines("/var/log/slurm/slurmd.log", 5))}
 		}
 	}
 	n.log.line(script, "INFO", "slurmd is started")

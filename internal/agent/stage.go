@@ -97,7 +97,7 @@ func cleanUp() error {
 	var errs []error
 	for _, path := range []string{
 		stateDir, "/etc/slurm/slurm.key", savedReply, "/etc/default/slurmd", "/etc/default/sackd",
-		filepath.Dir(bootstrapLog), "/var/log/slurm", "/var/spool/slurmd", filepath.Dir(bootedMark),
+		lifecycleConfig, filepath.Dir(bootstrapLog), "/var/log/slurm", "/var/spool/slurmd", filepath.Dir(bootedMark),
 	} {
 		found, err := filepath.Glob(path)
 		errs = append(errs, err)

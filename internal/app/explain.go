@@ -282,6 +282,11 @@ func (a *App) explainNode(tx *store.Tx, v view, g fleet.Group, name string, e *E
 			e.problem(n.FailureCode, n.LastFailure)
 		}
 	}
+	if i, ok := v.o.Live(name); ok {
+		for _, t := range i.Trouble() {
+			e.problem(t.Code, t.Message)
+		}
+	}
 	e.Next = append(e.Next, fleet.Outlook(v.o, g, g.NodeIndex(name), v.cluster.IdleTime)...)
 	events, err := tx.Events(v.cluster.ID, "node/"+name, maxEvents)
 	e.tell(events)

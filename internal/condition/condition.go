@@ -47,6 +47,10 @@ const (
 	RegistrationFailed     Code = "REGISTRATION_FAILED"
 	InvalidRegistration    Code = "INVALID_REGISTRATION"
 	SlurmdFailed           Code = "SLURMD_FAILED"
+	LifecycleScriptFailed  Code = "LIFECYCLE_SCRIPT_FAILED"
+	LifecycleScriptHung    Code = "LIFECYCLE_SCRIPT_HUNG"
+	LifecycleDownload      Code = "LIFECYCLE_DOWNLOAD_FAILED"
+	LifecycleActionFailed  Code = "LIFECYCLE_ACTION_FAILED"
 	ResumeTimeout          Code = "RESUME_TIMEOUT"
 	InstanceLost           Code = "INSTANCE_LOST"
 	SpotReclaimed          Code = "SPOT_RECLAIMED"
@@ -148,6 +152,26 @@ var all = []Condition{
 		SlurmdFailed, "node", Error,
 		"slurmd did not start on the node.",
 		"`openpcs logs INSTANCE --file slurmd.log` has its error.",
+	},
+	{
+		LifecycleScriptFailed, "node", Error,
+		"A lifecycle script failed whose onError is TERMINATE, so that the instance was ended as failed. The message names the script, its stage, its exit code and its log.",
+		"`openpcs logs INSTANCE` has the script's log, kept of instances that are gone too. Correct the script and update the group, which launches anew at once; while you try, onError STOP_SEQUENCE keeps the instance for a look.",
+	},
+	{
+		LifecycleScriptHung, "node", Error,
+		"A lifecycle script of the stage nodeBootstrapped had not ended when the time in which a node must be up was nearly over. It was killed, and the instance was ended as failed.",
+		"`openpcs logs INSTANCE` has the script's log. Give commands in it a limit (`timeout 60 COMMAND`), move work that needs no free node to the stage nodeReady, or set a longer OPENPCS_RESUME_TIMEOUT.",
+	},
+	{
+		LifecycleDownload, "node", Error,
+		"A lifecycle script whose onError is TERMINATE could not be downloaded, so that the instance was ended as failed. The message has the reason.",
+		"403: the role of the group's instance profile needs s3:GetObject, and s3:GetObjectVersion for an s3VersionId. 404: correct scriptLocation. A checksum is that of the file as it is stored; a script may have 2 MiB. Then update the group.",
+	},
+	{
+		LifecycleActionFailed, "node", Warning,
+		"A lifecycle script failed, and its onError (STOP_SEQUENCE or CONTINUE) left the node in service. After STOP_SEQUENCE the scripts behind it in its stage did not run.",
+		"The message names the script, its stage, its exit code and its log: `openpcs logs INSTANCE` prints that. Correct the script and update the group, which replaces the node when its jobs are done.",
 	},
 	{
 		ResumeTimeout, "node", Error,

@@ -338,6 +338,9 @@ func (c *Control) terminated(ctx context.Context, id string) error {
 	if c.Forget != nil {
 		c.Forget(id)
 	}
+	if i, err := c.instance(ctx, id); err == nil {
+		c.clearExtra(ctx, i)
+	}
 	return c.Store.Update(ctx, func(tx *store.Tx) error {
 		i, err := fleet.Instances.Get(tx, id)
 		if err != nil {

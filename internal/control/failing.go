@@ -42,6 +42,18 @@ func count(tx *store.Tx, breaker int, i fleet.Instance, n *fleet.Node, down stri
 	})
 }
 
+// succeeded closes the breaker of the group of an instance that came up.
+func succeeded(tx *store.Tx, g *fleet.Group, i fleet.Instance, now time.Time) error {
+	open := g.Breaker.Open
+	if !g.Succeeded() {
+		return nil
+	}
+	if err := fleet.Groups.Put(tx, *g); err != nil || !open {
+		return err
+	}
+	return event(tx, now, i.ClusterID, "group/"+g.Name, "breaker-closed", map[string]any{"instance": i.ID})
+}
+
 // closeBreakers closes those that opened while there was a breaker.
 func (c *Control) closeBreakers(ctx context.Context) error {
 	some := false

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -185,8 +186,18 @@ func (c *Control) Report(ctx context.Context, instanceID string, r imds.Report) 
 		}
 		cluster = i.ClusterID
 		now := time.Now().UTC()
-		if r.Stage != "failed" {
+		if i, err = scriptsEnded(tx, i, r.Scripts, now); err != nil {
+			return err
+		}
+		switch {
+		case r.Stage == "script":
+			return nil
+		case r.Stage == "bootstrapped":
+			return bootstrapped(tx, i, r, now)
+		case r.Stage != "failed":
 			return event(tx, now, i.ClusterID, "node/"+i.NodeName, r.Stage, map[string]any{"instance": i.ID, "agentMs": r.Timings})
+		case r.Joined:
+			return failedReady(tx, i, r, now)
 		}
 		// One on its way out needs no failure more, and of one that is up this
 		// cannot be the bootstrap: any process there could say it.
@@ -276,12 +287,28 @@ func (c *Control) release(ctx context.Context, id string) error {
 	})
 }
 
+// bootTime is how long the boot of an instance may take until Slurm gives its
+// node up, less a tenth and at most a minute, which is for saying why.
+func (c *Control) bootTime(ctx context.Context, i fleet.Instance) time.Duration {
+	limit := cmp.Or(c.ResumeTimeout, resumeTimeout)
+	left := limit
+	_ = c.Store.View(ctx, func(tx *store.Tx) error {
+		n, err := fleet.Nodes.Get(tx, fleet.NodeID(i.ClusterID, i.NodeName))
+		// Of one that was up it is a reboot, whose time begins now.
+		if err == nil && i.ReadyAt.IsZero() && !n.WantAt.IsZero() {
+			left -= min(max(time.Since(n.WantAt), 0), limit)
+		}
+		return err
+	})
+	return max(left-min(limit/10, time.Minute), 5*time.Second)
+}
+
 // Bootstrap tells a node's agent what to join.
 func (c *Control) Bootstrap(ctx context.Context, i fleet.Instance) (imds.Bootstrap, error) {
 	if err := c.strikeBootstrap(ctx, i); err != nil {
 		return imds.Bootstrap{}, err
 	}
-	b := imds.Bootstrap{InstanceID: i.ID, ClusterID: i.ClusterID, Region: i.Region, Endpoint: c.Endpoint, InstanceType: i.Type, Login: true}
+	b := imds.Bootstrap{BootSeconds: int(c.bootTime(ctx, i).Seconds()), InstanceID: i.ID, ClusterID: i.ClusterID, Region: i.Region, Endpoint: c.Endpoint, InstanceType: i.Type, Login: true}
 	err := c.Store.View(ctx, func(tx *store.Tx) error {
 		queues, err := fleet.Queues.Of(tx, i.ClusterID)
 		for _, q := range queues {

@@ -44,9 +44,9 @@ type InstanceLog struct {
 type logFile struct{ name, path string }
 
 // logFiles are the logs of an instance, beside its console: of a node, of an
-// image with cloud-init, of a controller. They are shown while it runs, and
+// image with cloud-init, of a controller, of lifecycle scripts. They are shown while it runs, and
 // kept when it ends.
-func (c *Control) logFiles(context.Context, string) (out []logFile) {
+func (c *Control) logFiles(ctx context.Context, id string) (out []logFile) {
 	for _, path := range []string{
 		"/var/log/amazon/pcs/bootstrap.log",
 		"/var/log/slurm/slurmd.log",
@@ -54,6 +54,9 @@ func (c *Control) logFiles(context.Context, string) (out []logFile) {
 		"/var/log/slurm/slurmctld.log",
 	} {
 		out = append(out, logFile{filepath.Base(path), path})
+	}
+	if i, err := c.instance(ctx, id); err == nil { // none is there of a controller
+		out = append(out, lifecycleLogs(i)...)
 	}
 	return out
 }

@@ -230,7 +230,8 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 			if a.Kind == fleet.Adopt {
 				adopted = append(adopted, a.Node)
 			}
-			if a.Kind == fleet.GiveUp || a.Kind == fleet.Adopt || a.Kind == fleet.Lack || (a.Kind == fleet.Assign && effect.Kind == "") {
+			failing := a.Kind == fleet.MarkUp && w.instances[a.Instance].Failure != ""
+			if failing || a.Kind == fleet.GiveUp || a.Kind == fleet.Adopt || a.Kind == fleet.Lack || (a.Kind == fleet.Assign && effect.Kind == "") {
 				next = now // what that leaves behind is for the next pass
 			}
 		}
@@ -344,8 +345,13 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 			return fleet.Action{}, err
 		}
 		n := w.node(a.Node, w.groups[i.GroupID])
-		n.Attempts, n.NotBefore = 0, time.Time{}
-		if err := errors.Join(w.putNode(n), w.succeeded(i)); err != nil {
+		// With scripts to come it is a success when they are done.
+		success := func() error { return nil }
+		if len(w.groups[i.GroupID].Lifecycle.Scripts(fleet.NodeReady)) == 0 {
+			n.Attempts, n.NotBefore = 0, time.Time{}
+			success = func() error { return w.succeeded(i) }
+		}
+		if err := errors.Join(w.putNode(n), success()); err != nil {
 			return fleet.Action{}, err
 		}
 		return fleet.Action{}, w.event("node/"+a.Node, "ready", map[string]any{"instance": i.ID, "afterMs": w.now.Sub(i.LaunchedAt).Milliseconds()})
@@ -372,16 +378,14 @@ func (w *recorder) record(a fleet.Action) (effect fleet.Action, err error) {
 // succeeded closes the breaker of the group of an instance that came up.
 func (w *recorder) succeeded(i fleet.Instance) error {
 	g, ok := w.groups[i.GroupID]
-	open := g.Breaker.Open
-	if !ok || !g.Succeeded() {
+	if !ok {
 		return nil
 	}
+	open := g.Breaker.Open
+	err := succeeded(w.tx, &g, i, w.now)
 	w.groups[g.ID] = g
-	if err := fleet.Groups.Put(w.tx, g); err != nil || !open {
-		return err
-	}
-	w.again = true // the nodes that waited for this one
-	return w.event("group/"+g.Name, "breaker-closed", map[string]any{"instance": i.ID})
+	w.again = w.again || (open && !g.Breaker.Open) // the nodes that waited for this one
+	return err
 }
 
 // leave records, once, why Slurm is asked to give up a node whose instance is

@@ -35,6 +35,7 @@ type slurmctld struct {
 	commands   []string
 	fail       func(argv []string) error // commands that do not work
 	away       bool
+	busy       bool // jobs last until suspend, also those that a node is to be powered down after
 }
 
 // host is a node as slurmctld has it.
@@ -44,6 +45,7 @@ type host struct {
 	reason   string
 	instance string // whose slurmd registered last
 	requeued int    // jobs that lost the node
+	extra    string // what scontrol show node has as Extra
 	drained  bool
 	since    time.Time
 }
@@ -217,6 +219,10 @@ func (d *slurmctld) Run(_ context.Context, argv ...string) (agent.Ran, error) {
 		if h == nil {
 			return agent.Ran{Code: 1, Stderr: "slurm_update error: Invalid node name specified"}, nil
 		}
+		if extra, ok := set["Extra"]; ok {
+			h.extra = extra
+			continue
+		}
 		switch set["State"] {
 		case "": // the reason alone
 			h.reason = set["Reason"]
@@ -249,6 +255,11 @@ func (d *slurmctld) Run(_ context.Context, argv ...string) (agent.Ran, error) {
 			}
 			if h.is("POWERING_UP") && h.base != "DOWN" {
 				continue // ignored, as the real one does (R5)
+			}
+			if h.base == "ALLOCATED" && set["State"] == "POWER_DOWN_ASAP" && d.busy {
+				h.set("POWER_DOWN") // its job ends first
+				h.reason = "POWER_DOWN_ASAP"
+				continue
 			}
 			if h.base == "ALLOCATED" {
 				h.base = "IDLE"

@@ -143,6 +143,7 @@ type Group struct {
 	InstanceTypes   []string          `json:"instanceTypes"`
 	SpotStrategy    string            `json:"spotStrategy,omitempty"`
 	Settings        []slurm.Setting   `json:"settings,omitempty"`
+	Lifecycle       *LifecycleActions `json:"lifecycle,omitempty"` // nil: no scripts
 	Good            *GroupGood        `json:"good,omitempty"`
 	Tags            map[string]string `json:"tags,omitempty"`
 
@@ -160,18 +161,19 @@ type Group struct {
 
 // GroupGood is what an update of a group changes.
 type GroupGood struct {
-	Min             int             `json:"min"`
-	Max             int             `json:"max"`
-	Settings        []slurm.Setting `json:"settings,omitempty"`
-	ImageID         string          `json:"imageId,omitempty"`
-	SubnetIDs       []string        `json:"subnetIds"`
-	PurchaseOption  string          `json:"purchaseOption"`
-	SpotStrategy    string          `json:"spotStrategy,omitempty"`
-	TemplateID      string          `json:"templateId"`
-	TemplateVersion string          `json:"templateVersion"`
-	ProfileARN      string          `json:"profileArn"`
-	Launch          Launch          `json:"launch"`
-	Revision        int             `json:"revision"`
+	Min             int               `json:"min"`
+	Max             int               `json:"max"`
+	Settings        []slurm.Setting   `json:"settings,omitempty"`
+	Lifecycle       *LifecycleActions `json:"lifecycle,omitempty"`
+	ImageID         string            `json:"imageId,omitempty"`
+	SubnetIDs       []string          `json:"subnetIds"`
+	PurchaseOption  string            `json:"purchaseOption"`
+	SpotStrategy    string            `json:"spotStrategy,omitempty"`
+	TemplateID      string            `json:"templateId"`
+	TemplateVersion string            `json:"templateVersion"`
+	ProfileARN      string            `json:"profileArn"`
+	Launch          Launch            `json:"launch"`
+	Revision        int               `json:"revision"`
 }
 
 // Keep remembers what slurmctld has taken.
@@ -179,7 +181,7 @@ func (g *Group) Keep() {
 	g.Good = &GroupGood{
 		Min: g.Min, Max: g.Max, Settings: g.Settings, ImageID: g.ImageID, SubnetIDs: g.SubnetIDs,
 		PurchaseOption: g.PurchaseOption, SpotStrategy: g.SpotStrategy, TemplateID: g.TemplateID,
-		TemplateVersion: g.TemplateVersion, ProfileARN: g.ProfileARN, Launch: g.Launch, Revision: g.Revision,
+		TemplateVersion: g.TemplateVersion, ProfileARN: g.ProfileARN, Launch: g.Launch, Revision: g.Revision, Lifecycle: g.Lifecycle,
 	}
 }
 
@@ -189,6 +191,7 @@ func (g *Group) Restore() {
 		g.Min, g.Max, g.Settings, g.ImageID, g.SubnetIDs = o.Min, o.Max, o.Settings, o.ImageID, o.SubnetIDs
 		g.PurchaseOption, g.SpotStrategy, g.TemplateID = o.PurchaseOption, o.SpotStrategy, o.TemplateID
 		g.TemplateVersion, g.ProfileARN, g.Launch, g.Revision = o.TemplateVersion, o.ProfileARN, o.Launch, o.Revision
+		g.Lifecycle = o.Lifecycle
 	}
 }
 
@@ -306,6 +309,7 @@ func (g *Group) Revise() {
 // or another allocation strategy touch no instance.
 func NeedsReplacement(before, after Group) bool {
 	return !reflect.DeepEqual(before.Launch, after.Launch) ||
+		!reflect.DeepEqual(before.Lifecycle, after.Lifecycle) ||
 		before.ProfileARN != after.ProfileARN ||
 		!slices.Equal(before.Settings, after.Settings) ||
 		before.PurchaseOption != after.PurchaseOption

@@ -40,7 +40,8 @@ func (o Observed) Live(node string) (Instance, bool) {
 func NodeState(o Observed, g Group, name string) string {
 	n, seen := o.Nodes[name], o.Slurm[name]
 	down, invalid := seen.Has("DOWN"), seen.Has("DRAIN") && begins(seen.Reason, invalidReasons)
-	drained := seen.Has("DRAIN") && !invalid // by a person, or by a job's end
+	// By a person, or by a job's end.
+	drained := seen.Has("DRAIN") && !invalid && seen.Reason != powerDownReason
 	if i, ok := o.Live(name); ok {
 		switch {
 		case i.State == ShuttingDown || !n.Want:
@@ -61,7 +62,7 @@ func NodeState(o Observed, g Group, name string) string {
 			return NodeUnusable
 		case down:
 			return NodeDown
-		case i.GroupRevision != g.Revision:
+		case i.GroupRevision != g.Revision || i.Failure != "":
 			return NodeReplacing
 		}
 		return NodeUp
@@ -122,7 +123,7 @@ func nodeMachine() Machine {
 			{NodeDrained, "A person or a job's end drained it. openpcs leaves that alone. It may have an instance."},
 			{NodeUnusable, "Its instance runs, and Slurm took it out of service: slurmd does not answer, it rebooted unexpectedly, or it registered anew with less than slurm.conf says. It is powered down, in the last case when its jobs are done."},
 			{NodeDown, "A person set it down. openpcs leaves that alone. It may have an instance."},
-			{NodeReplacing, "It is up with an instance from before the last update of its group. When the update is in force it takes no more jobs, and is powered down when those it has are done."},
+			{NodeReplacing, "It is up with an instance from before the last update of its group, or with one whose script of the stage nodeReady failed (onError TERMINATE). When the update is in force, or at once, it takes no more jobs, and is powered down when those it has are done."},
 			{NodeUp, "slurmd is up, and the node takes jobs."},
 			{NodeFailed, "It has no instance, and a failure, a loss or a lack that slurmctld is about to be told of, or was told of and is about to be freed from."},
 			{NodeLeaving, "It has no instance, and its group is being deleted."},
@@ -167,7 +168,8 @@ func nodeMachine() Machine {
 			{From: of(NodeDrained, NodeDown, NodeUnusable), To: NodeUp, By: ByControl, Trigger: forgot, Rare: true},
 
 			{From: of(NodeUp), To: NodeReplacing, By: ByAPI, Trigger: "`UpdateComputeNodeGroup` changed what instances are started with"},
-			{From: of(NodeStarting), To: NodeReplacing, By: ByControl, Trigger: "slurmctld shows its slurmd, and its group was updated meanwhile"},
+			{From: of(NodeStarting), To: NodeReplacing, By: ByControl, Trigger: "slurmctld shows its slurmd, and meanwhile its group was updated or a script of the stage nodeReady failed"},
+			{From: of(NodeUp), To: NodeReplacing, By: ByControl, Trigger: "a script of the stage nodeReady failed whose onError is TERMINATE"},
 			{From: of(NodeDrained, NodeDown, NodeUnusable), To: NodeReplacing, By: BySlurm, Trigger: person, Rare: true},
 			{From: of(NodeDrained, NodeDown, NodeUnusable), To: NodeReplacing, By: ByControl, Trigger: forgot, Rare: true},
 

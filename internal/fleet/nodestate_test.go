@@ -230,6 +230,9 @@ func (w *world) happen(event, name string, number func(least, most int) int) {
 	case event == "fail" && i != nil && i.State == fleet.Running && i.ReadyAt.IsZero(): // the agent says so
 		w.fail(i, "BOOTSTRAP_FAILED", "it ended with 1", "Backing Instance Failed To Bootstrap: "+i.ID)
 		w.look(fleet.ByControl)
+	case event == "late fail" && i != nil && i.State == fleet.Running && !i.ReadyAt.IsZero() && i.Failure == "": // a script of nodeReady
+		i.FailureCode, i.Failure = "LIFECYCLE_SCRIPT_FAILED", "the script failed"
+		w.look(fleet.ByControl)
 	case event == "silent" && h.power == "up" && !h.down: // slurmd died, or the node rebooted
 		h.down, h.busy = true, false
 		if !h.drain {
@@ -281,6 +284,7 @@ var stories = []string{
 	"d-1 job comes reclaim done idle",
 	"d-1 job comes done idle",
 	"d-1 job comes update plan plan",
+	"d-1 job comes late_fail plan done plan plan plan",
 	"d-2 job comes silent shrink",
 	"d-2 job comes down shrink",
 	"d-2 job comes drain shrink",

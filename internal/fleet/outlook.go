@@ -41,6 +41,9 @@ func Outlook(o Observed, g Group, index int, idle time.Duration) []string {
 	case NodeUnusable:
 		return []string{"Slurm took it out of service, so its instance " + i.ID + " is about to be ended, and a fresh one comes when it is needed."}
 	case NodeReplacing:
+		if i.Failure != "" {
+			return []string{"A lifecycle script failed on its instance: when its jobs are done, the instance is ended as failed, and a fresh one takes its place."}
+		}
 		return []string{"Its group was updated: when its jobs are done, a fresh instance takes its place."}
 	case NodeUp:
 		switch {

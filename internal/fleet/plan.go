@@ -40,7 +40,7 @@ type ActionKind string
 const (
 	Assign    ActionKind = "assign"     // make a pending instance for Node
 	Retire    ActionKind = "retire"     // Instance goes to shutting-down
-	Fail      ActionKind = "fail"       // Instance did not come up: Fail it
+	Fail      ActionKind = "fail"       // Instance did not come up, or a script there failed: Fail it
 	MarkUp    ActionKind = "mark-up"    // Instance is ready in Slurm
 	Forget    ActionKind = "forget"     // drop the terminated Instance
 	Adopt     ActionKind = "adopt"      // Node is wanted, though no call said so
@@ -192,6 +192,10 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 	case index == 0 || index > g.Max:
 		retire(condition.ScaleIn, "the group's maximum was lowered below its node")
 		return
+	case !p.Nodes[i.NodeName].Want && i.State == Running && i.Failure != "":
+		// Its script failed while jobs could run; now Slurm has suspended it.
+		p.do(Action{Kind: Fail, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: i.FailureCode, Reason: i.Failure})
+		return
 	case !p.Nodes[i.NodeName].Want && p.Nodes[i.NodeName].GivenUp != "":
 		retire(condition.NotWanted, p.Nodes[i.NodeName].GivenUp)
 		return
@@ -253,12 +257,18 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 		})
 	case p.invalid(i.NodeName):
 		p.do(Action{Kind: Replace, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: condition.NodeUnusable, Reason: p.Slurm[i.NodeName].Reason})
+	case i.Failure != "":
+		p.replace(g, i, i.FailureCode, i.Failure)
 	case i.GroupRevision != g.Revision && g.Status == Active:
-		// Slurm drains the node, lets its jobs end and suspends it; what comes
-		// after is launched from the new template.
-		if n, ok := p.Slurm[i.NodeName]; ok && n.Ready() && !n.HasAny("POWER_DOWN", "POWER_DRAIN", "DRAIN") {
-			p.do(Action{Kind: Replace, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: condition.GroupUpdated, Reason: "the compute node group was updated"})
-		}
+		p.replace(g, i, condition.GroupUpdated, "the compute node group was updated")
+	}
+}
+
+// replace has Slurm drain a node that is up, let its jobs end and suspend it;
+// what comes after is launched as the group is now.
+func (p *planner) replace(g Group, i Instance, code condition.Code, reason string) {
+	if n, ok := p.Slurm[i.NodeName]; ok && n.Ready() && !n.HasAny("POWER_DOWN", "POWER_DRAIN", "DRAIN") {
+		p.do(Action{Kind: Replace, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: code, Reason: reason})
 	}
 }
 

@@ -143,7 +143,7 @@ func checkSafe(t interface {
 			if state.Has("INVALID_REG") && drained && strings.HasPrefix(state.Reason, "Low RealMemory") {
 				break // Slurm drained it, and lets its jobs end
 			}
-			if drained || !state.Ready() || i.GroupRevision == g.Revision {
+			if drained || !state.Ready() || (i.GroupRevision == g.Revision && i.Failure == "") {
 				t.Fatalf("a node is replaced: %+v, %+v", state, i)
 			}
 		case fleet.PowerDown:
@@ -284,6 +284,9 @@ func anything(t *rapid.T) fleet.Observed {
 		}
 		if i.State == fleet.Running && i.RegisteredAt.IsZero() && i.StartedAt.IsZero() {
 			i.StartedAt = noon.Add(-time.Minute) // one of the two made it running
+		}
+		if i.State == fleet.Running && !i.RegisteredAt.IsZero() && rapid.IntRange(0, 4).Draw(t, "a script failed") == 0 {
+			i.FailureCode, i.Failure = "LIFECYCLE_SCRIPT_FAILED", "the script failed"
 		}
 		if at := strings.LastIndexByte(name, '-'); at > 0 {
 			i.GroupID = "pcs_" + name[:at]

@@ -31,8 +31,12 @@ var openpcsReasons = []string{ReasonPrefix, bootReason, launchReason}
 
 // ownReasons begin the reasons that Slurm or openpcs set, and no person.
 var ownReasons = append(append([]string{
-	"ResumeTimeout reached", "Not responding", "Node unexpectedly rebooted",
+	"ResumeTimeout reached", "Not responding", "Node unexpectedly rebooted", powerDownReason,
 }, openpcsReasons...), invalidReasons...)
+
+// powerDownReason is slurmctld's own for a node that was told State=POWER_DOWN_ASAP:
+// it drains it until its jobs are done.
+const powerDownReason = "POWER_DOWN_ASAP"
 
 // invalidReasons begin those of nodes that registered with less than
 // slurm.conf says, which slurmctld drains: its own, and what openpcs says of

@@ -87,6 +87,8 @@ type Instance struct {
 	// Failure is why bootstrap failed; empty if it did not.
 	Failure     string         `json:"failure,omitempty"`
 	FailureCode condition.Code `json:"failureCode,omitempty"`
+	// Scripts is what came of its lifecycle scripts, each at its last run.
+	Scripts []ScriptOutcome `json:"scripts,omitempty"`
 }
 
 // PrivateDNS returns the host name EC2 would give the instance, for example

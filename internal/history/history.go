@@ -128,6 +128,9 @@ var sentences = map[string]func(d detail) string{
 	"slurmd-started": func(d detail) string {
 		return "slurmd started on " + d.text("instance") + "; from the agent's start: " + d.stages("agentMs")
 	},
+	"bootstrapped": func(d detail) string {
+		return "the lifecycle scripts of " + d.text("instance") + " are done; from the agent's start: " + d.stages("agentMs")
+	},
 	"running": func(d detail) string { return "the agent of " + d.text("instance") + " runs" },
 	"ready": func(d detail) string {
 		return "up with " + d.text("instance") + ", " + d.after("afterMs") + " after the decision"
@@ -153,8 +156,13 @@ var sentences = map[string]func(d detail) string{
 		return d.text("instance") + " failed: " + d.text("reason") + " (" + d.text("code") + ")"
 	},
 	"bootstrap-failed": func(d detail) string {
-		return "the bootstrap of " + d.text("instance") + " failed: " + d.text("message") + " (" + d.text("code") + ")"
+		text := "the bootstrap of " + d.text("instance") + " failed: " + d.text("message") + " (" + d.text("code") + ")"
+		if d["joined"] == true {
+			text += "; the node takes no more jobs, and the instance is ended when those it has are done"
+		}
+		return text
 	},
+	"script":    script,
 	"lost":      func(d detail) string { return "lost " + d.text("instance") + ": " + d.text("reason") },
 	"reclaimed": func(d detail) string { return d.text("instance") + " was taken back: " + d.text("reason") },
 	// Of clusters.
@@ -166,6 +174,22 @@ var sentences = map[string]func(d detail) string{
 	"configured":  func(d detail) string { return "slurmctld runs with the configuration " + d.text("hash") },
 	"unreachable": func(d detail) string { return "the controller cannot be driven: " + d.text("error") },
 	"reachable":   func(detail) string { return "the controller can be driven again" },
+}
+
+// script tells what came of a lifecycle script.
+func script(d detail) string {
+	text := "the script " + d.text("script") + " of the stage " + d.text("stage") + " on " + d.text("instance")
+	if d["failure"] == nil {
+		return text + " succeeded, after " + d.text("seconds") + " s"
+	}
+	text += " failed: " + d.text("failure")
+	if said, ok := d["output"].(string); ok && said != "" {
+		text += "; it said last: " + strings.ReplaceAll(said, "\n", " | ")
+	}
+	what := map[string]string{
+		"TERMINATE": "the node fails", "STOP_SEQUENCE": "the scripts behind it in its stage are left out, and the node goes on", "CONTINUE": "the node goes on",
+	}[d.text("onError")]
+	return text + "; onError is " + d.text("onError") + ": " + what
 }
 
 // Sentence puts an event into words. One of a kind that is not known, from a

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -31,6 +32,7 @@ const (
 
 // plane records what reaches the control plane.
 type plane struct {
+	told  imds.Report
 	calls []string
 	err   error
 }
@@ -45,6 +47,7 @@ func (p *plane) Bootstrap(_ context.Context, i fleet.Instance) (imds.Bootstrap, 
 }
 
 func (p *plane) Report(_ context.Context, id string, r imds.Report) error {
+	p.told = r
 	return p.note("report", id, r.Stage, string(r.Code))
 }
 
@@ -411,6 +414,40 @@ func TestBodiesOfStrangersAreNotRead(t *testing.T) {
 		s.handler.ServeHTTP(w, r)
 		if w.Code != http.StatusNotFound || body.Len() != 3 {
 			t.Errorf("%s: %d, and %d of 3 bytes were left", from, w.Code, body.Len())
+		}
+	}
+}
+
+// What an instance says of scripts is bounded, and names files that are below
+// one folder.
+func TestReportsOfScripts(t *testing.T) {
+	s := newService(t)
+	good := fleet.ScriptOutcome{Stage: fleet.NodeReady, Name: "a b", OnError: fleet.OnErrorStop, ExitCode: 1, Failure: strings.Repeat("f", 10_000), Output: strings.Repeat("o", 10_000)}
+	post := func(scripts ...fleet.ScriptOutcome) int {
+		t.Helper()
+		s.plane.told = imds.Report{}
+		doc, err := json.Marshal(imds.Report{Stage: "script", Scripts: scripts})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.call(node, http.MethodPost, "/openpcs/v1/report", string(doc)).Code
+	}
+	if code := post(slices.Repeat([]fleet.ScriptOutcome{good}, 50)...); code != http.StatusOK || len(s.plane.told.Scripts) != fleet.MaxOutcomes {
+		t.Errorf("50 outcomes: %d, %d are told", code, len(s.plane.told.Scripts))
+	}
+	if o := s.plane.told.Scripts[0]; len(o.Failure) != fleet.MaxFailure || len(o.Output) != fleet.MaxOutput {
+		t.Errorf("of one outcome %d and %d bytes are told", len(o.Failure), len(o.Output))
+	}
+	for name, change := range map[string]func(*fleet.ScriptOutcome){
+		"stage":   func(o *fleet.ScriptOutcome) { o.Stage = "../.." },
+		"name":    func(o *fleet.ScriptOutcome) { o.Name = "../../../etc/shadow" },
+		"noname":  func(o *fleet.ScriptOutcome) { o.Name = "" },
+		"onError": func(o *fleet.ScriptOutcome) { o.OnError = "RETRY" },
+	} {
+		bad := good
+		change(&bad)
+		if code := post(bad); code != http.StatusBadRequest || s.plane.told.Stage != "" {
+			t.Errorf("%s: %d, told %+v", name, code, s.plane.told)
 		}
 	}
 }

@@ -56,7 +56,7 @@ const (
 	keyLife  = 6 * time.Hour
 	keyRenew = time.Hour
 	// maxReport bounds what an instance may post.
-	maxReport = 256 << 10
+	maxReport = 1 << 20
 )
 
 // Handler serves the metadata tree and the agents' interface.
@@ -96,7 +96,7 @@ func (s *Server) Handler() http.Handler {
 		if err := json.Unmarshal(body, &r); err != nil {
 			return nil, &RefusedError{err}
 		}
-		if !slices.Contains([]string{"running", "slurmd-started", "failed"}, r.Stage) {
+		if !slices.Contains([]string{"running", "slurmd-started", "bootstrapped", "failed", "script"}, r.Stage) {
 			return nil, &RefusedError{fmt.Errorf("unknown stage %q", r.Stage)}
 		}
 		if _, ok := condition.Find(r.Code); !ok && r.Stage == "failed" {
@@ -105,6 +105,13 @@ func (s *Server) Handler() http.Handler {
 		r.Message, r.Log = cut(r.Message, 4<<10), cut(r.Log, 64<<10)
 		if len(r.Timings) > 32 {
 			r.Timings = nil
+		}
+		r.Scripts = r.Scripts[:min(len(r.Scripts), fleet.MaxOutcomes)]
+		for k, o := range r.Scripts {
+			if !o.Valid() {
+				return nil, &RefusedError{fmt.Errorf("no outcome of a script: %q of the stage %q", o.Name, o.Stage)}
+			}
+			r.Scripts[k] = o.Bounded()
 		}
 		return struct{}{}, s.Control.Report(ctx, i.ID, r)
 	}))

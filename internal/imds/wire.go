@@ -6,6 +6,7 @@ package imds
 
 import (
 	"github.com/openpcs/openpcs/internal/condition"
+	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/slurm"
 )
 
@@ -24,13 +25,24 @@ type Bootstrap struct {
 	// Login says that the group is in no queue: its nodes run sackd too.
 	Login        bool   `json:"login"`
 	InstanceType string `json:"instanceType"`
+	// BootSeconds is how long the boot may take until Slurm gives the node up,
+	// with some time left to say why.
+	BootSeconds int `json:"bootSeconds,omitempty"`
 }
 
 // Report is what a node's agent says of its bootstrap
 // (POST /openpcs/v1/report).
 type Report struct {
-	// Stage is where it got: running, slurmd-started or failed.
+	// Stage is where it got: running, slurmd-started, bootstrapped (all
+	// lifecycle scripts ran as well) or failed; script is not the end of
+	// anything but of Scripts.
 	Stage string `json:"stage"`
+	// Joined says that what failed did so after slurmd had registered: jobs may
+	// run there, and the instance goes when they are done.
+	Joined bool `json:"joined,omitempty"`
+	// Scripts is what came of lifecycle scripts. What was told before may be
+	// among it.
+	Scripts []fleet.ScriptOutcome `json:"scripts,omitempty"`
 	// Code and Message explain a failure.
 	Code    condition.Code `json:"code,omitempty"`
 	Message string         `json:"message,omitempty"`

@@ -31,22 +31,8 @@ var withheld = map[string]string{
 	"Accounting.defaultPurgeTimeInDays":                             "for accounting STANDARD, which this release refuses",
 	"Endpoint.publicIpAddress":                                      "controllers have none",
 	"Endpoint.ipv6Address":                                          "for networkType IPV6, which this release refuses",
-	"ComputeNodeGroup.nodeLifecycleActions":                         "refused by this release",
-	"RegisterComputeNodeGroupInstanceOut.nodeLifecycleActions":      "refused by this release",
 	"ComputeNodeGroupSlurmConfiguration.gresCustomSettings":         "refused by this release",
 	"ComputeNodeGroupSlurmConfiguration.scaleDownIdleTimeInSeconds": "refused by this release",
-	"NodeLifecycleActions.stages":                                   "as nodeLifecycleActions",
-	"NodeLifecycleActions.scriptCachingPolicy":                      "as nodeLifecycleActions",
-	"NodeLifecycleStages.nodeBootstrapped":                          "as nodeLifecycleActions",
-	"NodeLifecycleStages.nodeReady":                                 "as nodeLifecycleActions",
-	"NodeLifecycleScript.name":                                      "as nodeLifecycleActions",
-	"NodeLifecycleScript.scriptSource":                              "as nodeLifecycleActions",
-	"NodeLifecycleScript.arguments":                                 "as nodeLifecycleActions",
-	"NodeLifecycleScript.onError":                                   "as nodeLifecycleActions",
-	"NodeLifecycleScript.executionPolicy":                           "as nodeLifecycleActions",
-	"ScriptSource.scriptLocation":                                   "as nodeLifecycleActions",
-	"ScriptSource.s3VersionId":                                      "as nodeLifecycleActions",
-	"ScriptSource.checksum":                                         "as nodeLifecycleActions",
 }
 
 // TestWireTypesAreThoseOfTheModel holds the types of package pcs against the
@@ -125,6 +111,7 @@ func TestAnswersHaveAllMembersOfTheModel(t *testing.T) {
 	put(in, "amiId", image)
 	put(in, "purchaseOption", "SPOT")
 	put(in, "slurmConfiguration", object{"slurmCustomSettings": []any{object{"parameterName": "Weight", "parameterValue": "2"}}})
+	put(in, "nodeLifecycleActions", object{"scriptCachingPolicy": "REFRESH_ON_REBOOT", "stages": object{"nodeBootstrapped": lifecycle1, "nodeReady": lifecycle1}})
 	group := at(f.must("CreateComputeNodeGroup", in), "computeNodeGroup.id").(string)
 	f.settle()
 	in = queueIn(cluster, "queue", group)

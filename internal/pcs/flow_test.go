@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -192,10 +193,24 @@ func TestUpdates(t *testing.T) {
 		}
 		return err
 	})
+	// Scripts are new instances' own. They are shown as they were given, what
+	// was left out is left out, and an update without them keeps them.
+	scripts := object{"stages": object{"nodeBootstrapped": []any{object{"name": "set up", "scriptSource": object{"scriptLocation": "s3://bucket/a"}}}}}
+	rev := revision()
+	f.must("UpdateComputeNodeGroup", ofGroup(object{"nodeLifecycleActions": scripts}))
+	f.settle()
+	f.must("UpdateComputeNodeGroup", ofGroup(nil))
+	f.settle()
+	if got := at(f.must("GetComputeNodeGroup", ofGroup(nil)), "computeNodeGroup.nodeLifecycleActions"); !reflect.DeepEqual(clone(scripts), got) || revision() != rev+1 {
+		t.Errorf("lifecycle actions are %v in revision %d after %d, want %v", got, revision(), rev, scripts)
+	}
 	// {"stages": {}} clears lifecycle actions, -1 the idle time: both are
 	// what a group without them has.
 	f.must("UpdateComputeNodeGroup", ofGroup(object{"nodeLifecycleActions": object{"stages": object{}}, "slurmConfiguration": object{"scaleDownIdleTimeInSeconds": -1}}))
 	f.settle()
+	if got := at(f.must("GetComputeNodeGroup", ofGroup(nil)), "computeNodeGroup.nodeLifecycleActions"); got != nil || revision() != rev+2 {
+		t.Errorf("after they were cleared, lifecycle actions are %v in revision %d after %d", got, revision(), rev)
+	}
 
 	more := at(f.must("CreateComputeNodeGroup", f.groupIn(cluster, "more")), "computeNodeGroup.id").(string)
 	f.settle()

@@ -222,6 +222,9 @@ func (s *Service) configureGroup(tx *store.Tx, r *awsapi.Request, cl fleet.Clust
 		}
 		g.ProfileARN = *in.IAMInstanceProfileARN
 	}
+	if in.NodeLifecycleActions != nil {
+		g.Lifecycle = lifecycleIn(*in.NodeLifecycleActions)
+	}
 	launch, err := s.resolve(tx, r, cl, *g)
 	if err != nil {
 		return err
@@ -319,6 +322,7 @@ func groupOut(g fleet.Group) Group {
 		ScalingConfiguration:  Scaling{&g.Min, &g.Max},
 		ErrorInfo:             errorInfo(g.Errors),
 		SlurmConfiguration:    &GroupSlurm{SlurmCustomSettings: settingsOut(g.Settings)},
+		NodeLifecycleActions:  lifecycleOut(g.Lifecycle),
 	}
 	if g.ImageID != "" {
 		out.AMIID = &g.ImageID
@@ -357,8 +361,12 @@ func (s *Service) getGroup(ctx context.Context, r *awsapi.Request, in *GroupRef)
 			return err
 		}
 		nodes, err := fleet.Nodes.Of(tx, cl.ID)
+		if err != nil {
+			return err
+		}
+		instances, err := fleet.Instances.Of(tx, cl.ID)
 		out = &GroupOut{groupOut(g)}
-		out.ComputeNodeGroup.ErrorInfo = append(out.ComputeNodeGroup.ErrorInfo, failing(g, nodes)...)
+		out.ComputeNodeGroup.ErrorInfo = append(out.ComputeNodeGroup.ErrorInfo, failing(g, nodes, instances)...)
 		return err
 	})
 	return out, err
@@ -369,7 +377,7 @@ const maxFailing = 5
 
 // failing says why nodes of the group do not come up. PCS leaves the group
 // ACTIVE and silent; here errorInfo has it, which clients print as it is.
-func failing(g fleet.Group, nodes []fleet.Node) (out []ErrorInfo) {
+func failing(g fleet.Group, nodes []fleet.Node, instances []fleet.Instance) (out []ErrorInfo) {
 	if g.Breaker.Open {
 		out = append(out, ErrorInfo{Code: string(condition.BreakerOpen), Message: g.Breaker.String()})
 	}
@@ -382,6 +390,13 @@ func failing(g fleet.Group, nodes []fleet.Node) (out []ErrorInfo) {
 		if n.GroupID == g.ID && n.Attempts > 0 && len(out) < maxFailing {
 			out = append(out, ErrorInfo{Code: string(n.FailureCode), Message: fmt.Sprintf("the node %s failed to start %d times in a row: %s", n.Name, n.Attempts, n.LastFailure)})
 		}
+	}
+	for _, i := range instances {
+		if i.GroupID != g.ID || (i.State != fleet.Pending && i.State != fleet.Running) {
+			continue
+		}
+		trouble := i.Trouble()
+		out = append(out, errorInfo(trouble[:max(0, min(len(trouble), maxFailing-len(out)))])...)
 	}
 	return out
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/openpcs/openpcs/internal/fleet"
 )
 
 // Limits of node lifecycle actions (published model).
@@ -18,7 +20,6 @@ const (
 )
 
 var (
-	scriptNamePattern     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9 _-]*$`)
 	scriptLocationPattern = regexp.MustCompile(`^(s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+|https://([a-zA-Z0-9](?:[a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?\.)+[a-zA-Z]{2,63}(?::[0-9]{1,5})?(?:[/?#][^\s]*)?)$`)
 	checksumPattern       = regexp.MustCompile(`^[a-fA-F0-9]{64}$`)
 )
@@ -38,7 +39,6 @@ func (c *check) lifecycle(in *LifecycleActions) {
 	}
 	c.scripts(field+".stages.nodeBootstrapped", in.Stages.NodeBootstrapped)
 	c.scripts(field+".stages.nodeReady", in.Stages.NodeReady)
-	c.later(len(in.Stages.NodeBootstrapped)+len(in.Stages.NodeReady) > 0, field)
 }
 
 // scripts checks one stage. An empty object of stages is how a client clears
@@ -50,7 +50,7 @@ func (c *check) scripts(field string, in []LifecycleScript) {
 	names := map[string]bool{}
 	for i, s := range in {
 		at := fmt.Sprintf("%s[%d]", field, i)
-		name := c.sized(at+".name", s.Name, 1, maxScriptName, scriptNamePattern)
+		name := c.sized(at+".name", s.Name, 1, maxScriptName, fleet.ScriptName)
 		if s.Name != nil && names[name] {
 			c.bad(at+".name", "%s is the name of two scripts of the stage, and their logs would be one file", quote(name))
 		}
@@ -86,4 +86,73 @@ func (c *check) source(at string, in ScriptSource) {
 	if in.Checksum != nil {
 		c.sized(at+".checksum", in.Checksum, checksumLength, checksumLength, checksumPattern)
 	}
+}
+
+// lifecycleIn takes scripts that were checked. Without any there is nothing to
+// keep: {"stages": {}} is how a client takes them all away.
+func lifecycleIn(in LifecycleActions) *fleet.LifecycleActions {
+	out := &fleet.LifecycleActions{
+		CachingPolicy: given(in.ScriptCachingPolicy),
+		Stages: fleet.LifecycleStages{
+			NodeBootstrapped: scriptsIn(in.Stages.NodeBootstrapped), NodeReady: scriptsIn(in.Stages.NodeReady),
+		},
+	}
+	if len(out.Stages.NodeBootstrapped)+len(out.Stages.NodeReady) == 0 {
+		return nil
+	}
+	return out
+}
+
+func scriptsIn(in []LifecycleScript) (out []fleet.LifecycleScript) {
+	for _, s := range in {
+		out = append(out, fleet.LifecycleScript{
+			Name: *s.Name, Arguments: s.Arguments, OnError: given(s.OnError), ExecutionPolicy: given(s.ExecutionPolicy),
+			Source: fleet.ScriptSource{
+				Location: *s.ScriptSource.ScriptLocation, S3VersionID: given(s.ScriptSource.S3VersionID), Checksum: given(s.ScriptSource.Checksum),
+			},
+		})
+	}
+	return out
+}
+
+// lifecycleOut shows scripts as they were given: what was left out is left
+// out.
+func lifecycleOut(in *fleet.LifecycleActions) *LifecycleActions {
+	if in == nil {
+		return nil
+	}
+	return &LifecycleActions{
+		ScriptCachingPolicy: optional(in.CachingPolicy),
+		Stages: &LifecycleStages{
+			NodeBootstrapped: scriptsOut(in.Stages.NodeBootstrapped), NodeReady: scriptsOut(in.Stages.NodeReady),
+		},
+	}
+}
+
+func scriptsOut(in []fleet.LifecycleScript) (out []LifecycleScript) {
+	for _, s := range in {
+		out = append(out, LifecycleScript{
+			Name: &s.Name, Arguments: s.Arguments, OnError: optional(s.OnError), ExecutionPolicy: optional(s.ExecutionPolicy),
+			ScriptSource: &ScriptSource{
+				ScriptLocation: &s.Source.Location, S3VersionID: optional(s.Source.S3VersionID), Checksum: optional(s.Source.Checksum),
+			},
+		})
+	}
+	return out
+}
+
+// given is the text of an optional member, empty if it was left out.
+func given(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// optional is given's inverse.
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
 }

@@ -52,8 +52,8 @@ func groupMembers(f *fixture) []member {
 		{path: "slurmConfiguration.gresCustomSettings", value: []any{}},
 		{path: "slurmConfiguration.gresCustomSettings", value: []any{object{"Name": "gpu", "AutoDetect": "nvml"}}, refused: true},
 		{path: "nodeLifecycleActions.stages", value: object{}},
-		{path: "nodeLifecycleActions.stages.nodeBootstrapped", value: lifecycle1, refused: true},
-		{path: "nodeLifecycleActions.stages.nodeReady", value: lifecycle1, refused: true},
+		{path: "nodeLifecycleActions.stages.nodeBootstrapped", value: lifecycle1},
+		{path: "nodeLifecycleActions.stages.nodeReady", value: lifecycle1},
 		{path: "nodeLifecycleActions", value: object{"stages": object{}, "scriptCachingPolicy": "CACHE_ONCE"}},
 	}
 }

@@ -172,23 +172,24 @@ type ScriptSource struct {
 
 // Group is a compute node group as Create, Get and Update answer it.
 type Group struct {
-	Name                  string           `json:"name"`
-	ID                    string           `json:"id"`
-	ARN                   string           `json:"arn"`
-	ClusterID             string           `json:"clusterId"`
-	CreatedAt             awsapi.Time      `json:"createdAt"`
-	ModifiedAt            awsapi.Time      `json:"modifiedAt"`
-	Status                string           `json:"status"`
-	AMIID                 *string          `json:"amiId,omitempty"`
-	SubnetIDs             []string         `json:"subnetIds"`
-	PurchaseOption        string           `json:"purchaseOption,omitempty"`
-	CustomLaunchTemplate  Template         `json:"customLaunchTemplate"`
-	IAMInstanceProfileARN string           `json:"iamInstanceProfileArn"`
-	ScalingConfiguration  Scaling          `json:"scalingConfiguration"`
-	InstanceConfigs       []InstanceConfig `json:"instanceConfigs"`
-	SpotOptions           *SpotOptions     `json:"spotOptions,omitempty"`
-	SlurmConfiguration    *GroupSlurm      `json:"slurmConfiguration,omitempty"`
-	ErrorInfo             []ErrorInfo      `json:"errorInfo,omitempty"`
+	Name                  string            `json:"name"`
+	ID                    string            `json:"id"`
+	ARN                   string            `json:"arn"`
+	ClusterID             string            `json:"clusterId"`
+	CreatedAt             awsapi.Time       `json:"createdAt"`
+	ModifiedAt            awsapi.Time       `json:"modifiedAt"`
+	Status                string            `json:"status"`
+	AMIID                 *string           `json:"amiId,omitempty"`
+	SubnetIDs             []string          `json:"subnetIds"`
+	PurchaseOption        string            `json:"purchaseOption,omitempty"`
+	CustomLaunchTemplate  Template          `json:"customLaunchTemplate"`
+	IAMInstanceProfileARN string            `json:"iamInstanceProfileArn"`
+	ScalingConfiguration  Scaling           `json:"scalingConfiguration"`
+	InstanceConfigs       []InstanceConfig  `json:"instanceConfigs"`
+	SpotOptions           *SpotOptions      `json:"spotOptions,omitempty"`
+	SlurmConfiguration    *GroupSlurm       `json:"slurmConfiguration,omitempty"`
+	NodeLifecycleActions  *LifecycleActions `json:"nodeLifecycleActions,omitempty"`
+	ErrorInfo             []ErrorInfo       `json:"errorInfo,omitempty"`
 }
 
 // QueueGroup is one group of a queue.
@@ -347,13 +348,14 @@ type (
 		BootstrapID *string `json:"bootstrapId"`
 	}
 	RegisterOut struct {
-		NodeID               string     `json:"nodeID"`
-		SharedSecret         string     `json:"sharedSecret"`
-		Endpoints            []Endpoint `json:"endpoints"`
-		ClusterName          string     `json:"clusterName,omitempty"`
-		ComputeNodeGroupID   string     `json:"computeNodeGroupId,omitempty"`
-		ComputeNodeGroupName string     `json:"computeNodeGroupName,omitempty"`
-		SchedulerVersion     string     `json:"schedulerVersion,omitempty"`
+		NodeID               string            `json:"nodeID"`
+		SharedSecret         string            `json:"sharedSecret"`
+		Endpoints            []Endpoint        `json:"endpoints"`
+		ClusterName          string            `json:"clusterName,omitempty"`
+		ComputeNodeGroupID   string            `json:"computeNodeGroupId,omitempty"`
+		ComputeNodeGroupName string            `json:"computeNodeGroupName,omitempty"`
+		SchedulerVersion     string            `json:"schedulerVersion,omitempty"`
+		NodeLifecycleActions *LifecycleActions `json:"nodeLifecycleActions,omitempty"`
 	}
 	Empty struct{}
 )

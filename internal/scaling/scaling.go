@@ -149,7 +149,12 @@ func OfRegistration(i fleet.Instance, now time.Time) Record {
 
 // OfActivation tells that slurmctld sees the slurmd.
 func OfActivation(i fleet.Instance, now time.Time) Record {
-	return record(i, Step{Active, BootstrapSuccess}, now)
+	r := record(i, Step{Active, BootstrapSuccess}, now)
+	// Scripts that failed and were to let it come up all the same.
+	if trouble := i.Trouble(); len(trouble) > 0 {
+		r.Details.Openpcs = &Extra{trouble[0].Code, trouble[0].Message}
+	}
+	return r
 }
 
 // OfReplacement tells that a node which is up was drained, to be replaced; why
@@ -180,6 +185,9 @@ var endings = map[condition.Code]Step{
 	condition.RegistrationFailed:     {Terminated, BootstrapFailed},
 	condition.InvalidRegistration:    {Terminated, BootstrapFailed},
 	condition.SlurmdFailed:           {Terminated, BootstrapFailed},
+	condition.LifecycleScriptFailed:  {Terminated, BootstrapFailed},
+	condition.LifecycleScriptHung:    {Terminated, BootstrapFailed},
+	condition.LifecycleDownload:      {Terminated, BootstrapFailed},
 	condition.ResumeTimeout:          {Terminated, BootstrapFailed},
 	condition.InstanceLost:           {Terminated, ExternallyTerminated},
 	condition.SpotReclaimed:          {Terminated, ExternallyTerminated},

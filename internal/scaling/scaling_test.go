@@ -24,7 +24,8 @@ func instance() fleet.Instance {
 // its own row; what ends none is listed here.
 func TestEveryEndingHasItsRow(t *testing.T) {
 	endsNone := []condition.Code{
-		condition.BreakerOpen, // keeps instances from being launched
+		condition.BreakerOpen,           // keeps instances from being launched
+		condition.LifecycleActionFailed, // leaves the node in service
 	}
 	for _, c := range condition.All() {
 		s := scaling.Ending(c.Code, true)
@@ -252,3 +253,21 @@ func TestCursorAndRetention(t *testing.T) {
 type context string
 
 func (c context) Error() string { return string(c) }
+
+// B5: PCS records the success alone. The details have what was let pass.
+func TestB5_ActivationTellsOfFailedScripts(t *testing.T) {
+	i := instance()
+	i.State = fleet.Running
+	if r := scaling.OfActivation(i, noon); r.Details.Openpcs != nil {
+		t.Errorf("without scripts: %+v", r)
+	}
+	i.Scripts = []fleet.ScriptOutcome{
+		{Stage: fleet.NodeBootstrapped, Name: "good", OnError: fleet.OnErrorTerminate},
+		{Stage: fleet.NodeBootstrapped, Name: "bad", OnError: fleet.OnErrorStop, ExitCode: 1, Failure: "f"},
+	}
+	r := scaling.OfActivation(i, noon)
+	if r.StatusCode != scaling.Active || r.ReasonCode != scaling.BootstrapSuccess || r.Details.Openpcs == nil ||
+		r.Details.Openpcs.Condition != condition.LifecycleActionFailed || !strings.Contains(r.Details.Openpcs.Message, `"bad"`) {
+		t.Errorf("%+v %+v", r, r.Details.Openpcs)
+	}
+}

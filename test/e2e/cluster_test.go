@@ -48,6 +48,8 @@ type group struct {
 	kind     string // instance type, t3.micro if empty
 	settings string // custom settings as JSON
 	queue    string // made for it, if not empty
+	actions  string // lifecycle actions as file://, if not empty
+	profile  string // ARN of another instance profile than the usual one
 }
 
 // network is what every cluster and group needs to know of the region.
@@ -145,11 +147,17 @@ func (c *cluster) add(t *testing.T, g group) {
 		image = n.generic
 	}
 	template := createTemplate(t, c.name+"-"+g.name, image, g.userData)
-	c.groups[g.name] = aws(t, "pcs", "create-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-name", g.name,
-		"--subnet-ids", n.subnet, "--custom-launch-template", "id="+template+",version=1", "--iam-instance-profile-arn", n.profile,
+	var scripts []string
+	if g.actions != "" {
+		scripts = []string{"--node-lifecycle-actions", g.actions}
+	}
+	c.groups[g.name] = aws(t, append([]string{
+		"pcs", "create-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-name", g.name,
+		"--subnet-ids", n.subnet, "--custom-launch-template", "id=" + template + ",version=1", "--iam-instance-profile-arn", cmp.Or(g.profile, n.profile),
 		"--scaling-configuration", fmt.Sprintf("minInstanceCount=%d,maxInstanceCount=%d", g.min, g.max),
-		"--instance-configs", "instanceType="+cmp.Or(g.kind, "t3.micro"),
-		"--slurm-configuration", `{"slurmCustomSettings":`+cmp.Or(g.settings, "[]")+`}`, "--query", "computeNodeGroup.id", "--output", "text")
+		"--instance-configs", "instanceType=" + cmp.Or(g.kind, "t3.micro"),
+		"--slurm-configuration", `{"slurmCustomSettings":` + cmp.Or(g.settings, "[]") + `}`, "--query", "computeNodeGroup.id", "--output", "text",
+	}, scripts...)...)
 	c.active(t, g.name, "groups", c.id)
 	if g.queue != "" {
 		c.addQueue(t, g.queue, g.name)

@@ -263,7 +263,7 @@ func (x *Executor) script(ctx context.Context, stage string, s fleet.LifecycleSc
 		return o, err
 	}
 	o.At = time.Now().UTC()
-	o.Seconds = o.At.Sub(began).Seconds()
+	o.Seconds = o.At.Sub(began).Round(time.Millisecond).Seconds()
 	e := Entry{Level: "INFO", Message: "script completed", Stage: stage, Script: s.Name, ExitCode: &o.ExitCode}
 	if o.Failure != "" {
 		e.Level, e.Message, e.OnError, e.Error = "ERROR", failedWords[o.OnError], onErrorWords[o.OnError], o.Failure

@@ -214,6 +214,10 @@ $`)
 		must(t, len(since(events, updated, "failed"))+len(since(events, updated, "bootstrap-failed")) == 0, "the node counts as failed: %v", events)
 		r = c.controller("scontrol show node " + name)
 		must(t, strings.Contains(r.out, "Extra=LIFECYCLE_ACTION_FAILED nodeBootstrapped/fail-stop-sequence:exit=1"), "scontrol does not show it: %s", r)
+		r = succeed(t, openpcs("logs", c.id, "--scaling"))
+		matches(t, "the scaling log", r.out, name+` +ACTIVE +BOOTSTRAP_SUCCESS +`+i.ID)
+		r = succeed(t, openpcs("logs", c.id, "--scaling", "--json"))
+		matches(t, "the scaling log", r.out, `(?m)^.*"status_code": *"ACTIVE".*"instance_id": *"`+i.ID+`".*"condition": *"LIFECYCLE_ACTION_FAILED"`)
 		r = succeed(t, openpcs("logs", i.ID, "--file", "nodeBootstrapped-fail-stop-sequence.log"))
 		must(t, strings.Contains(r.out, "intentional failure"), "openpcs logs: %s", r)
 	})
@@ -223,7 +227,7 @@ $`)
 		updated := time.Now()
 		c.update(t, "lca-static", actions(t, articleFails, "NAME", "fail-terminate", "ONERROR", "TERMINATE"))
 		// The former instance may still show as idle; from its end on nothing may.
-		eventually(t, 60*time.Second, "the former instance ends", func() error {
+		eventually(t, launchLimit, "the former instance ends", func() error {
 			if live, _ := c.instances(t, name); len(live) == 1 && live[0].ID == former.ID && live[0].Status == "running" {
 				return errors.New("it runs")
 			}
@@ -256,10 +260,11 @@ $`)
 		info := aws(t, "pcs", "get-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-identifier", "lca-static", "--query", "computeNodeGroup.errorInfo[].[code,message]", "--output", "text")
 		must(t, strings.Contains(info, "LIFECYCLE_SCRIPT_FAILED") && strings.Contains(info, "fail-terminate"), "errorInfo has %s", info)
 		// What the instance had to say outlives it.
-		eventually(t, 30*time.Second, "the logs are kept", func() error {
+		eventually(t, launchLimit, "the logs are kept", func() error {
 			return contains(openpcs("logs", i, "--file", "nodeBootstrapped-fail-terminate.log"), "intentional failure for verification", "exit=1")
 		})
 		must(t, contains(openpcs("logs", i, "--file", "executor.log"), `"on_error":"Terminate"`) == nil, "executor.log was not kept")
+		matches(t, "the scaling log", succeed(t, openpcs("logs", c.id, "--scaling")).out, name+` +TERMINATED +BOOTSTRAP_FAILED +`+i)
 		reason := aws(t, "ec2", "describe-instances", "--instance-ids", i, "--query", "Reservations[].Instances[].[State.Name,StateReason.Code]", "--output", "text")
 		must(t, reason == "terminated\tServer.InternalError" || reason == "shutting-down\tServer.InternalError", "describe-instances shows %s", reason)
 
@@ -293,7 +298,7 @@ func TestB10_ReadyFailureLetsJobsFinish(t *testing.T) {
 	matches(t, "explain", r.out, `LIFECYCLE_SCRIPT_FAILED: .*takes no more jobs.*"fail late"`)
 	succeed(t, c.user("touch late-end"))
 	must(t, c.output(t, id, 30*time.Second) == "through", "the job's output is another")
-	eventually(t, 60*time.Second, "the instance is ended as failed", func() error {
+	eventually(t, launchLimit, "the instance is ended as failed", func() error {
 		_, ended := c.instances(t, "late-1")
 		for _, e := range ended {
 			if e.ID == i.ID {

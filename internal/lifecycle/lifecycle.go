@@ -226,11 +226,10 @@ func (x *Executor) Run(ctx context.Context, stage string, limit time.Duration) (
 				return Result{}, fmt.Errorf("run the script %q of the stage %s: %w", s.Name, stage, err)
 			}
 		}
-		hung := o.Failure != "" && ctx.Err() != nil
 		switch {
 		case o.Failure == "":
-		case hung || o.OnError == fleet.OnErrorTerminate:
-			return Result{End: Terminated, Failed: o, Hung: hung && o.ExitCode != fleet.NotRun}, nil
+		case o.OnError == fleet.OnErrorTerminate:
+			return Result{End: Terminated, Failed: o, Hung: ctx.Err() != nil && o.ExitCode != fleet.NotRun}, nil
 		case o.OnError == fleet.OnErrorStop:
 			return Result{End: Stopped, Failed: o}, nil
 		}
@@ -264,7 +263,13 @@ func (x *Executor) script(ctx context.Context, stage string, s fleet.LifecycleSc
 	}
 	o.At = time.Now().UTC()
 	o.Seconds = o.At.Sub(began).Round(time.Millisecond).Seconds()
-	e := Entry{Level: "INFO", Message: "script completed", Stage: stage, Script: s.Name, ExitCode: &o.ExitCode}
+	if o.Failure != "" && ctx.Err() != nil {
+		o.OnError = fleet.OnErrorTerminate // the boot's time is over: nothing can come behind it
+	}
+	e := Entry{Level: "INFO", Message: "script completed", Stage: stage, Script: s.Name}
+	if o.ExitCode != fleet.NotRun {
+		e.ExitCode = &o.ExitCode
+	}
 	if o.Failure != "" {
 		e.Level, e.Message, e.OnError, e.Error = "ERROR", failedWords[o.OnError], onErrorWords[o.OnError], o.Failure
 	}

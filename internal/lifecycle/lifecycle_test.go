@@ -262,6 +262,13 @@ func TestB5_WhatAFailureLeadsTo(t *testing.T) {
 				t.Errorf("executor.log: %+v", i.executorLog())
 			}
 			o := i.told[0]
+			// What was left out at the first boot does not come at the next.
+			if err := i.x.Complete(); err != nil {
+				t.Fatal(err)
+			}
+			if i.start(nil); i.x.Runs(fleet.NodeBootstrapped) || i.x.Runs(fleet.NodeReady) || len(i.fetched) != 0 {
+				t.Errorf("at the second boot something runs, %v is downloaded", i.fetched)
+			}
 			if o.ExitCode != 1 || o.Output != "intentional failure for verification" || o.Attempt != 1 || o.Log != i.logs("nodeBootstrapped/fail.log") {
 				t.Errorf("the outcome is %+v", o)
 			}
@@ -390,7 +397,7 @@ func TestHangingScript(t *testing.T) {
 		cancel() // the boot's time is over
 	}()
 	r, err := i.x.Run(ctx, fleet.NodeBootstrapped, time.Minute)
-	if err != nil || r.End != lifecycle.Terminated || !r.Hung || r.Failed.ExitCode != 137 || !strings.Contains(r.Failed.Failure, "script 'hang' had not ended after") {
+	if err != nil || r.End != lifecycle.Terminated || !r.Hung || r.Failed.ExitCode != 137 || r.Failed.OnError != fleet.OnErrorTerminate || !strings.Contains(r.Failed.Failure, "script 'hang' had not ended after") {
 		t.Errorf("%+v %v", r, err)
 	}
 	if i.names() != "hang" {

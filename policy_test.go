@@ -134,12 +134,13 @@ func TestPlannersArePure(t *testing.T) {
 	}
 }
 
-// Programs are run in few places only: by the agent in instances, by people's
-// commands, and by what sets up the host.
+// Programs are run in few places only: by the agent in instances, with the
+// user's lifecycle scripts, by people's commands, and by what sets up the host.
 func TestProgramsAreRunInFewPlaces(t *testing.T) {
 	allowed := []string{
 		"cmd/openpcs-bench", "internal/agent", "internal/app", "internal/cli", "internal/compute/incus", "internal/image",
-		"internal/s3", // the storage, a program of openpcs
+		"internal/lifecycle", // the user's scripts
+		"internal/s3",        // the storage, a program of openpcs
 		"test/e2e",
 	}
 	tests := []string{

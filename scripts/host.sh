@@ -314,13 +314,33 @@ pids_with() {
 	done
 }
 
+# keep is the keeper: what systemd does for a unit that is to be restarted. Its
+# arguments are the folder for the process ids, the socket and the log. Incus
+# 6.0 can end by a fault of its own under load; instances run on meanwhile.
+# shellcheck disable=SC2016 # expanded by the inner shell
+readonly keep='
+	echo $$ >"$1/keeper"
+	while :; do
+		rm -f "$2"
+		incusd --group root --logfile "$3" &
+		echo $! >"$1/pid"
+		wait $! && exit
+		sleep 1
+	done'
+
+# end_keeper ends the keeper, and not what it keeps.
+end_keeper() {
+	local pid
+	pid=$(cat "$run_dir/keeper" 2>/dev/null) || return 0
+	! tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -F " keeper $run_dir " >/dev/null || kill_all <<<"$pid"
+	rm -f "$run_dir/keeper"
+}
+
 show_log() { tail -n 15 "$log_file" >&2 2>/dev/null || true; }
 
 wait_for_socket() {
-	local pid=${1:-}
 	for _ in {1..300}; do
 		! answers || return 0
-		[[ -z $pid || -e /proc/$pid ]] || return 1
 		sleep 0.1
 	done
 	return 1
@@ -348,6 +368,7 @@ incus_up() {
 	fi
 	local stale
 	stale=$(daemon_pids)
+	end_keeper
 	if [[ -n $stale ]]; then
 		say "incusd (process $stale) does not answer: ending it"
 		kill_all <<<"$stale"
@@ -376,16 +397,16 @@ incus_up() {
 	env -i PATH="$incusd_path" HOME=/root LANG=C.UTF-8 INCUS_DIR="$incus_dir" \
 		INCUS_LXC_TEMPLATE_CONFIG="$incus_dir/lxc-config" \
 		setsid nsenter --mount="$namespace" -- \
-		incusd --group root --logfile "$log_file" </dev/null >>"$incus_dir/logs/incusd.out" 2>&1 9>&- &
-	local pid=$!
-	printf '%s\n' "$pid" >"$run_dir/pid"
-	if ! wait_for_socket "$pid"; then
+		bash -c "$keep" keeper "$run_dir" "$(socket_path)" "$log_file" </dev/null >>"$incus_dir/logs/incusd.out" 2>&1 9>&- &
+	if ! wait_for_socket; then
+		end_keeper
+		daemon_pids | kill_all
 		show_log
 		die "starting Incus failed: no answer on $(socket_path) (log: $log_file)"
 	fi
 	INCUS_DIR=$incus_dir /usr/libexec/incus/incusd waitready --timeout=60 >&2 ||
 		die "starting Incus failed: it is not ready after a minute (log: $log_file)"
-	say "incusd runs (process $pid, log $log_file)"
+	say "incusd runs (process $(<"$run_dir/pid"), log $log_file)"
 	socket_path
 }
 
@@ -423,6 +444,7 @@ incus_down() {
 	say "stopping incusd and its instances in $incus_dir"
 	local bridges
 	mapfile -t bridges < <(our_bridges)
+	end_keeper
 	daemon_pids | kill_all
 	instance_pids | kill_all
 	namespace_pids | kill_all

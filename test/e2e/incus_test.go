@@ -29,7 +29,7 @@ func TestIncusKilled(t *testing.T) {
 	c.waitJob(t, id, 15*time.Second, "running", running)
 	began := time.Now()
 	next := c.submit(t, "queue-1", "hostname", "--nodelist=node-2", "--begin=now+2")
-	killIncus(t)
+	killIncus(t, true)
 	eventually(t, 20*time.Second, "Slurm wants the node while nobody can launch it", func() error {
 		if _, events := c.history(t, "node-2"); len(since(events, began, "assigned")) == 0 {
 			return errors.New("it does not yet")
@@ -43,6 +43,16 @@ func TestIncusKilled(t *testing.T) {
 	matches(t, "the job that ran through it all", out, `^`+hostName+`$`)
 	must(t, c.instance(t, "node-1").ID == before.ID, "node-1 has another instance")
 	c.onlyKnown(t)
+	// It is started again by whoever keeps it: scripts/host.sh or systemd.
+	killIncus(t, false)
+	eventually(t, time.Minute, "Incus is back by itself", func() error {
+		if r := incus("list", "--project", project, "--format", "csv"); r.code != 0 {
+			return errors.New(r.String())
+		}
+		return nil
+	})
+	c.powerDown(t, "node-2")
+	c.powerUp(t, "queue-1", "node-2")
 }
 
 // aloneWithIncus keeps other runs of these tests from Incus to the end of the
@@ -74,10 +84,11 @@ func aloneWithIncus(t *testing.T) {
 }
 
 // killIncus kills the Incus that scripts/host.sh started, if it did, or else
-// that of the system.
-func killIncus(t *testing.T) {
+// that of the system; for good, as far as whoever keeps it can be held up.
+func killIncus(t *testing.T, forGood bool) {
 	t.Helper()
-	path := cmp.Or(os.Getenv("OPENPCS_INCUS_DIR"), "/var/lib/openpcs/incus") + ".run/pid"
+	dir := cmp.Or(os.Getenv("OPENPCS_INCUS_DIR"), "/var/lib/openpcs/incus") + ".run"
+	path := filepath.Join(dir, "pid")
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		succeed(t, run(nil, "systemctl", "kill", "--signal=KILL", "incus.service"))
@@ -88,5 +99,8 @@ func killIncus(t *testing.T) {
 	exe, err := os.Readlink("/proc/" + pid + "/exe")
 	// The text of a former daemon's file may name any process by now.
 	must(t, err == nil && strings.TrimSuffix(filepath.Base(exe), " (deleted)") == "incusd", "process %s of %s is %q, not incusd: %v", pid, path, exe, err)
+	if keeper, err := os.ReadFile(filepath.Join(dir, "keeper")); err == nil && forGood {
+		succeed(t, run(nil, "kill", "-STOP", strings.TrimSpace(string(keeper))))
+	}
 	succeed(t, run(nil, "kill", "-KILL", pid))
 }

@@ -425,9 +425,15 @@ func hasAddress(i *net.Interface, address string) bool {
 }
 
 // addAddress gives the bridge the address of the metadata service, with the
-// scope that the engine leaves alone.
+// scope that the engine leaves alone, and a label by which the bridge's dnsmasq
+// leaves it alone: when the engine restarts, a dnsmasq takes all addresses of
+// its bridge, and of two that want this one the second does not start.
 func addAddress(bridge string, address netip.Addr) error {
-	out, err := exec.Command("ip", "address", "add", address.String()+"/32", "dev", bridge, "scope", "link").CombinedOutput()
+	args := []string{"address", "add", address.String() + "/32", "dev", bridge, "scope", "link"}
+	if label := bridge + ":m"; len(label) < unix.IFNAMSIZ {
+		args = append(args, "label", label)
+	}
+	out, err := exec.Command("ip", args...).CombinedOutput()
 	if err != nil && !strings.Contains(string(out), "exists") && !strings.Contains(string(out), "already assigned") {
 		return fmt.Errorf("give %s the address %s: %w: %s", bridge, address, err, strings.TrimSpace(string(out)))
 	}

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"errors"
+	"os"
 	"testing"
 	"time"
 )
@@ -24,11 +25,10 @@ func TestD13_DeletedWithJobs(t *testing.T) {
 			before := c.unit(t, "NRestarts")
 			c.deleteQueue(t, "gone")
 			c.deleteGroup(t, "gone")
-			c.saved(t)
 			must(t, c.unit(t, "NRestarts") == before, "slurmctld was started again")
 			live, _ := c.instances(t, "gone-1")
 			must(t, len(live) == 0, "gone-1 still has %v", live)
-			// What it saved it can read.
+			// What it saves when it stops it can read.
 			succeed(t, c.controller("systemctl restart slurmctld"))
 			eventually(t, 30*time.Second, "slurmctld answers after a restart", func() error {
 				if r := c.login("squeue", "--noheader"); r.code != 0 {
@@ -54,4 +54,19 @@ func TestB14_JobShowsThatItsNodeComesUp(t *testing.T) {
 	c.waitNode(t, "slow-2", 15*time.Second, "powering up", func(n node) bool { return n.is("POWERING_UP") })
 	r := succeed(t, c.login("squeue", "--noheader", "--jobs="+id, "--format=%t"))
 	must(t, r.line() == "CF", "squeue shows the job as %s", r)
+}
+
+// TestImageOfANewerSlurm: a node whose Slurm is newer than the controller's
+// cannot join, and says so.
+func TestImageOfANewerSlurm(t *testing.T) {
+	c := old(t)
+	c.lend(t, group{name: "newer", max: 1, queue: "newer", image: findImage(t, "aws-pcs-sample_ami-*-slurm-"+version+"-*")})
+	id := c.submit(t, "newer", "hostname")
+	defer c.controller("scancel " + id)
+	eventually(t, 90*time.Second, "the group tells why its node does not join", func() error {
+		return contains(succeed(t, run(clientEnv, os.Getenv(awsEnv), "pcs", "get-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-identifier", "newer",
+			"--query", "computeNodeGroup.errorInfo")), "SLURM_VERSION_MISMATCH", version)
+	})
+	r := succeed(t, openpcs("explain", c.id+"/newer-1"))
+	must(t, contains(r, "SLURM_VERSION_MISMATCH") == nil, "explain does not tell: %s", r)
 }

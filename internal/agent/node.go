@@ -34,6 +34,9 @@ const (
 	bootLimit = 30 * time.Minute
 	// registerLimit is PCS's own limit for the registration.
 	registerLimit = 600 * time.Second
+	// slurmdPatience is how long slurmd may take before it is told that it does
+	// not come up; it takes a quarter of a second, and goes on trying.
+	slurmdPatience = 10 * time.Second
 	// slurmdTries are how often a slurmd that does not start is started again.
 	slurmdTries = 3
 )
@@ -341,9 +344,38 @@ func (n *node) configure() error {
 	)
 }
 
+// slurmdTrouble says what keeps slurmd from coming up, by the end of its log.
+func slurmdTrouble() (condition.Code, string) {
+	said := lastLines("/var/log/slurm/slurmd.log", 5)
+	return slurmdCode(said), said
+}
+
+// slurmdCode is the condition of a slurmd that says so (Slurm 24.11 to 26.05).
+func slurmdCode(said string) condition.Code {
+	for _, known := range []struct {
+		text string
+		code condition.Code
+	}{
+		{"Incompatible versions of client and server", condition.SlurmVersionMismatch},
+		{"protocol_version", condition.SlurmVersionMismatch},
+		{"Unable to contact slurm controller", condition.ControllerNotReached},
+	} {
+		if strings.Contains(said, known.text) {
+			return known.code
+		}
+	}
+	return condition.SlurmdFailed
+}
+
 // finalize starts Slurm's daemons.
 func (n *node) finalize(ctx context.Context) error {
 	const script = "pcs_bootstrap_finalize.sh"
+	late := time.AfterFunc(slurmdPatience, func() {
+		code, said := slurmdTrouble()
+		n.log.line(script, "WARN", "slurmd does not come up yet: %s", said)
+		_ = n.report(ctx, imds.Report{Stage: "slurmd-waits", Code: code, Message: said})
+	})
+	defer late.Stop()
 	for try := 1; ; try++ {
 		out, err := exec.CommandContext(ctx, "systemctl", "start", "slurmd").CombinedOutput()
 		if err == nil {
@@ -351,7 +383,8 @@ func (n *node) finalize(ctx context.Context) error {
 		}
 		n.log.line(script, "INFO", "systemctl could not start slurmd! %s", strings.TrimSpace(string(out)))
 		if try == slurmdTries || pause(ctx, time.Duration(try)*time.Second) != nil {
-			return &bootFailure{code: condition.SlurmdFailed, err: fmt.Errorf("start slurmd: %w: %s", err, lastLines("/var/log/slurm/slurmd.log", 5))}
+			code, said := slurmdTrouble()
+			return &bootFailure{code: code, err: fmt.Errorf("start slurmd: %w: %s", err, said)}
 		}
 	}
 	n.log.line(script, "INFO", "slurmd is started")

@@ -47,6 +47,8 @@ const (
 	RegistrationFailed     Code = "REGISTRATION_FAILED"
 	InvalidRegistration    Code = "INVALID_REGISTRATION"
 	SlurmdFailed           Code = "SLURMD_FAILED"
+	SlurmVersionMismatch   Code = "SLURM_VERSION_MISMATCH"
+	ControllerNotReached   Code = "CONTROLLER_NOT_REACHED"
 	LifecycleScriptFailed  Code = "LIFECYCLE_SCRIPT_FAILED"
 	LifecycleScriptHung    Code = "LIFECYCLE_SCRIPT_HUNG"
 	LifecycleDownload      Code = "LIFECYCLE_DOWNLOAD_FAILED"
@@ -172,6 +174,16 @@ var all = []Condition{
 		LifecycleActionFailed, "node", Warning,
 		"A lifecycle script failed, and its onError (STOP_SEQUENCE or CONTINUE) left the node in service. After STOP_SEQUENCE the scripts behind it in its stage did not run.",
 		"The message names the script, its stage, its exit code and its log: `openpcs logs INSTANCE` prints that. Correct the script and update the group, which replaces the node when its jobs are done.",
+	},
+	{
+		SlurmVersionMismatch, "node", Error,
+		"The node's Slurm and the controller's do not understand each other.",
+		"The image needs the cluster's release of Slurm: `openpcs versions` lists them, `aws ec2 describe-images --owners amazon` their images. Update the group's AMI.",
+	},
+	{
+		ControllerNotReached, "node", Error,
+		"slurmd on the node does not get its configuration, as it cannot connect to slurmctld's port 6817.",
+		"`openpcs explain CLUSTER` tells whether slurmctld runs. If it does, something on the node is in the way: a route, a firewall, a script of the launch template. slurmd goes on trying, so that it may be mended while the instance runs.",
 	},
 	{
 		ResumeTimeout, "node", Error,

@@ -194,6 +194,8 @@ func (c *Control) Report(ctx context.Context, instanceID string, r imds.Report) 
 			return nil
 		case r.Stage == "bootstrapped":
 			return bootstrapped(tx, i, r, now)
+		case r.Stage == "slurmd-waits":
+			return event(tx, now, i.ClusterID, "node/"+i.NodeName, "slurmd-waits", map[string]any{"instance": i.ID, "code": r.Code, "message": r.Message})
 		case r.Stage != "failed":
 			return event(tx, now, i.ClusterID, "node/"+i.NodeName, r.Stage, map[string]any{"instance": i.ID, "agentMs": r.Timings})
 		case r.Joined:

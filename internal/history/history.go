@@ -131,6 +131,9 @@ var sentences = map[string]func(d detail) string{
 	"bootstrapped": func(d detail) string {
 		return "the lifecycle scripts of " + d.text("instance") + " are done; from the agent's start: " + d.stages("agentMs")
 	},
+	"slurmd-waits": func(d detail) string {
+		return "slurmd on " + d.text("instance") + " does not come up yet: " + d.text("message") + " (" + d.text("code") + ")"
+	},
 	"running": func(d detail) string { return "the agent of " + d.text("instance") + " runs" },
 	"ready": func(d detail) string {
 		return "up with " + d.text("instance") + ", " + d.after("afterMs") + " after the decision"

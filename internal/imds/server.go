@@ -96,10 +96,10 @@ func (s *Server) Handler() http.Handler {
 		if err := json.Unmarshal(body, &r); err != nil {
 			return nil, &RefusedError{err}
 		}
-		if !slices.Contains([]string{"running", "slurmd-started", "bootstrapped", "failed", "script"}, r.Stage) {
+		if !slices.Contains([]string{"running", "slurmd-waits", "slurmd-started", "bootstrapped", "failed", "script"}, r.Stage) {
 			return nil, &RefusedError{fmt.Errorf("unknown stage %q", r.Stage)}
 		}
-		if _, ok := condition.Find(r.Code); !ok && r.Stage == "failed" {
+		if _, ok := condition.Find(r.Code); !ok && (r.Stage == "failed" || r.Stage == "slurmd-waits") {
 			r.Code = condition.BootstrapFailed // of an agent that knows more
 		}
 		r.Message, r.Log = cut(r.Message, 4<<10), cut(r.Log, 64<<10)

@@ -33,7 +33,7 @@ type Bootstrap struct {
 // Report is what a node's agent says of its bootstrap
 // (POST /openpcs/v1/report).
 type Report struct {
-	// Stage is where it got: running, slurmd-started, bootstrapped (all
+	// Stage is where it got: running, slurmd-waits, slurmd-started, bootstrapped (all
 	// lifecycle scripts ran as well) or failed; script is not the end of
 	// anything but of Scripts.
 	Stage string `json:"stage"`

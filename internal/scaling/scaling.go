@@ -185,6 +185,8 @@ var endings = map[condition.Code]Step{
 	condition.RegistrationFailed:     {Terminated, BootstrapFailed},
 	condition.InvalidRegistration:    {Terminated, BootstrapFailed},
 	condition.SlurmdFailed:           {Terminated, BootstrapFailed},
+	condition.SlurmVersionMismatch:   {Terminated, BootstrapFailed},
+	condition.ControllerNotReached:   {Terminated, BootstrapFailed},
 	condition.LifecycleScriptFailed:  {Terminated, BootstrapFailed},
 	condition.LifecycleScriptHung:    {Terminated, BootstrapFailed},
 	condition.LifecycleDownload:      {Terminated, BootstrapFailed},

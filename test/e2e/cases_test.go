@@ -4,7 +4,7 @@ package e2e
 
 import (
 	"errors"
-	"os"
+	"strings"
 	"testing"
 	"time"
 )
@@ -56,17 +56,24 @@ func TestB14_JobShowsThatItsNodeComesUp(t *testing.T) {
 	must(t, r.line() == "CF", "squeue shows the job as %s", r)
 }
 
-// TestImageOfANewerSlurm: a node whose Slurm is newer than the controller's
-// cannot join, and says so.
-func TestImageOfANewerSlurm(t *testing.T) {
-	c := old(t)
-	c.lend(t, group{name: "newer", max: 1, queue: "newer", image: findImage(t, "aws-pcs-sample_ami-*-slurm-"+version+"-*")})
-	id := c.submit(t, "newer", "hostname")
-	defer c.controller("scancel " + id)
-	eventually(t, 90*time.Second, "the group tells why its node does not join", func() error {
-		return contains(succeed(t, run(clientEnv, os.Getenv(awsEnv), "pcs", "get-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-identifier", "newer",
-			"--query", "computeNodeGroup.errorInfo")), "SLURM_VERSION_MISMATCH", version)
+// TestControllerNotReached: a node that cannot connect to slurmctld says so
+// long before it is given up, and joins when that is mended.
+func TestControllerNotReached(t *testing.T) {
+	c := shared(t)
+	all, err := rows[instanceRow]("instances")
+	must(t, err == nil, "%v", err)
+	controller := ""
+	for _, i := range all {
+		if i.ID == "ctl-"+strings.TrimPrefix(c.id, "pcs_") {
+			controller = i.Address
+		}
+	}
+	c.lend(t, group{name: "cut", max: 1, queue: "cut", userData: mime(shellscript, "#!/bin/sh\nip route add blackhole "+controller+"/32\n")})
+	id := c.submit(t, "cut", "hostname")
+	eventually(t, time.Minute, "explain tells that the node does not reach the controller", func() error {
+		return contains(openpcs("explain", c.id+"/cut-1"), "CONTROLLER_NOT_REACHED")
 	})
-	r := succeed(t, openpcs("explain", c.id+"/newer-1"))
-	must(t, contains(r, "SLURM_VERSION_MISMATCH") == nil, "explain does not tell: %s", r)
+	succeed(t, openpcs("connect", c.instance(t, "cut-1").ID, "--", "ip", "route", "del", "blackhole", controller+"/32"))
+	out := c.output(t, id, time.Minute)
+	matches(t, "the job", out, `^`+hostName+`$`)
 }

@@ -193,3 +193,25 @@ func TestStaticGroup(t *testing.T) {
 		must(t, len(live) == 0, "the group is gone, and there is %v", live)
 	}
 }
+
+// TestControllerNotReached: a node that cannot connect to slurmctld says so
+// long before it is given up, and joins when that is mended.
+func TestControllerNotReached(t *testing.T) {
+	c := shared(t)
+	all, err := rows[instanceRow]("instances")
+	must(t, err == nil, "%v", err)
+	controller := ""
+	for _, i := range all {
+		if i.ID == "ctl-"+strings.TrimPrefix(c.id, "pcs_") {
+			controller = i.Address
+		}
+	}
+	c.lend(t, group{name: "cut", max: 1, queue: "cut", userData: mime(shellscript, "#!/bin/sh\nip route add blackhole "+controller+"/32\n")})
+	id := c.submit(t, "cut", "hostname")
+	eventually(t, time.Minute, "explain tells that the node does not reach the controller", func() error {
+		return contains(openpcs("explain", c.id+"/cut-1"), "CONTROLLER_NOT_REACHED")
+	})
+	succeed(t, openpcs("connect", c.instance(t, "cut-1").ID, "--", "ip", "route", "del", "blackhole", controller+"/32"))
+	out := c.output(t, id, time.Minute)
+	matches(t, "the job", out, `^`+hostName+`$`)
+}

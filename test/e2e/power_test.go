@@ -149,3 +149,16 @@ func TestR19_ResumeFileGone(t *testing.T) {
 		c.powerDown(t, name)
 	}
 }
+
+// TestB14_JobShowsThatItsNodeComesUp: a job whose nodes come up is shown as
+// CONFIGURING, not as one that runs (AWS ParallelCluster users saw R for
+// minutes).
+func TestB14_JobShowsThatItsNodeComesUp(t *testing.T) {
+	c := shared(t)
+	id := c.submit(t, "slow", "hostname", "--nodelist=slow-2")
+	defer c.powerDown(t, "slow-2")
+	defer c.controller("scancel " + id)
+	c.waitNode(t, "slow-2", 15*time.Second, "powering up", func(n node) bool { return n.is("POWERING_UP") })
+	r := succeed(t, c.login("squeue", "--noheader", "--jobs="+id, "--format=%t"))
+	must(t, r.line() == "CF", "squeue shows the job as %s", r)
+}

@@ -102,5 +102,5 @@ func TestRebootNextStateDown(t *testing.T) {
 		return nil
 	})
 	r := succeed(t, c.login("srun", "--chdir=/", "-p", "queue-1", "-w", "node-3", "hostname"))
-	matches(t, "a job on the replaced node", r.out, `^`+hostName+`$`)
+	matches(t, "a job on the replaced node", r.line(), `^`+hostName+`$`)
 }

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"regexp"
 	"testing"
 	"time"
@@ -67,4 +68,38 @@ func TestTwoVersionsAtOnce(t *testing.T) {
 		must(t, len(lines(r.out)) > 0, "sinfo on the login node: %s", r)
 	}
 	must(t, len(hosts) == 4, "the clusters share nodes: %v", hosts)
+}
+
+// TestD13_DeletedWithJobs: a queue and its group are deleted while a job runs
+// and another has just ended. slurmctld, which keeps records of both, never
+// stumbles over a partition that is gone (slinky #138: it did, in a loop).
+func TestD13_DeletedWithJobs(t *testing.T) {
+	for name, of := range map[string]func(*testing.T) *cluster{version: shared, oldVersion: old} {
+		t.Run(name, func(t *testing.T) {
+			c := of(t)
+			image := findImage(t, "aws-pcs-sample_ami-*-slurm-"+name+"-*")
+			c.lend(t, group{name: "gone", max: 1, queue: "gone", image: image})
+			ended := c.submit(t, "gone", "hostname")
+			c.output(t, ended, time.Minute)
+			job := c.submit(t, "gone", "sleep 600", "--requeue")
+			c.waitJob(t, job, 15*time.Second, "running", running)
+			before := c.unit(t, "NRestarts")
+			c.deleteQueue(t, "gone")
+			c.deleteGroup(t, "gone")
+			must(t, c.unit(t, "NRestarts") == before, "slurmctld was started again")
+			live, _ := c.instances(t, "gone-1")
+			must(t, len(live) == 0, "gone-1 still has %v", live)
+			// What it saves when it stops it can read.
+			succeed(t, c.controller("systemctl restart slurmctld"))
+			eventually(t, 30*time.Second, "slurmctld answers after a restart", func() error {
+				if r := c.login("squeue", "--noheader"); r.code != 0 {
+					return errors.New(r.String())
+				}
+				return nil
+			})
+			must(t, c.unit(t, "NRestarts") == "0", "slurmctld ended after its restart")
+			r := succeed(t, c.login("srun", "--chdir=/", "-p", "queue-1", "-w", "node-1", "hostname"))
+			matches(t, "a job in another queue", r.line(), `^`+hostName+`$`)
+		})
+	}
 }

@@ -54,7 +54,7 @@ test: ## Run all tests, those on real Incus and real Slurm too
 	scripts/awscli.sh path
 	go test -race -count=1 -timeout 25m $$(go list $(PACKAGES) | grep -v -e /test/e2e -e /compute/incus)
 	go test -race -count=1 -timeout 10m ./internal/compute/incus
-	if [[ -n $$(ls test/e2e/*_test.go 2>/dev/null) ]]; then go test -count=1 -timeout 35m -tags e2e -v ./test/e2e/...; fi
+	if [[ -n $$(ls test/e2e/*_test.go 2>/dev/null) ]]; then go test -count=1 -timeout 50m -tags e2e -v ./test/e2e/...; fi
 
 .PHONY: test-short
 test-short: ## Run the tests that need neither root nor Incus

@@ -407,10 +407,10 @@ func (p *planner) node(g Group, index int) {
 	}
 	// With its instance gone a node need not wait for SuspendTimeout, nor stay
 	// down or drained for what openpcs or Slurm itself did; a person's drain or
-	// reason stays as it is. One that failed does wait, as it rests anyway: Slurm
-	// keeps its reason until it is resumed, as on PCS.
+	// reason stays as it is. One that did not come up does wait, as it rests
+	// anyway: Slurm keeps its reason until it is resumed, as on PCS.
 	if known && !node.Want && !seen.Has("POWER_DOWN") && (!seen.Has("DRAIN") || begins(seen.Reason, invalidReasons)) &&
-		((seen.Has("POWERING_DOWN") && !seen.Has("DOWN") && !OpenpcsReason(seen.Reason)) || (seen.HasAny("DOWN", "DRAIN") && ours(seen.Reason))) {
+		((seen.Has("POWERING_DOWN") && !seen.Has("DOWN") && !begins(seen.Reason, startReasons)) || (seen.HasAny("DOWN", "DRAIN") && ours(seen.Reason))) {
 		p.do(Action{Kind: Recover, GroupID: g.ID, Node: name, Reason: seen.Reason})
 		return
 	}

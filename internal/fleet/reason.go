@@ -29,6 +29,9 @@ func LaunchReason(code string) string { return launchReason + code + ")" }
 // own behind one, as in "... : Not responding".
 var openpcsReasons = []string{ReasonPrefix, bootReason, launchReason}
 
+// startReasons begin those of nodes that did not come up.
+var startReasons = []string{bootReason, launchReason}
+
 // ownReasons begin the reasons that Slurm or openpcs set, and no person.
 var ownReasons = append(append([]string{
 	"ResumeTimeout reached", "Not responding", "Node unexpectedly rebooted", powerDownReason,
@@ -58,10 +61,6 @@ const rebooted = "reboot complete"
 func ours(reason string) bool {
 	return begins(reason, ownReasons) || strings.HasSuffix(reason, rebooted)
 }
-
-// OpenpcsReason reports whether openpcs set the reason on a Slurm node: not a
-// person, and not Slurm.
-func OpenpcsReason(reason string) bool { return begins(reason, openpcsReasons) }
 
 // downReason is the reason that a node is set down with: that of who drained
 // it outlives the instance.

@@ -149,9 +149,13 @@ func TestServerKilledAtEachCrossing(t *testing.T) {
 			},
 		},
 		{
-			// The first of slurmctld and settle is at the start.
+			// Those of slurmctld and settle are crossed at the start, too, once
+			// for each cluster.
 			"create", around("commit/pcs.update", "slurmctld/configure#2", "commit/control.settle#2"),
 			func(t *testing.T, point string) {
+				clusters, err := rows[clusterRow]("clusters")
+				must(t, err == nil, "%v", err)
+				point = strings.Replace(point, "#2", fmt.Sprintf("#%d", len(clusters)+1), 1)
 				succeed(t, calling(t, point, append([]string{"pcs", "create-queue", "--client-token", strings.NewReplacer("/", "-", "#", "-").Replace(point)}, queue...)...))
 				c.active(t, "crossing", "queues", c.id)
 				c.deleteQueue(t, "crossing")

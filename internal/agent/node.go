@@ -107,6 +107,12 @@ func bootstrap(ctx context.Context) error {
 		}
 		return nil
 	}
+	if ctx.Err() != nil {
+		// A reboot, for example: nothing has failed, and the instance must not be
+		// powered off instead. The agent goes on when it is started again.
+		n.log.line("pcs_bootstrap_finalize.sh", "WARN", "The agent was told to stop: %v", err)
+		return err
+	}
 	failure := &bootFailure{code: condition.BootstrapFailed, err: err}
 	errors.As(err, &failure)
 	what := "Shutting down instance."

@@ -251,6 +251,9 @@ var (
 
 // script runs one script and writes down what came of it.
 func (x *Executor) script(ctx context.Context, stage string, s fleet.LifecycleScript, limit time.Duration) (fleet.ScriptOutcome, error) {
+	if stopped(ctx) {
+		return fleet.ScriptOutcome{}, context.Cause(ctx)
+	}
 	began := time.Now()
 	o := fleet.ScriptOutcome{Stage: stage, Name: s.Name, OnError: s.OnError, Attempt: x.record.Attempt, ExitCode: fleet.NotRun, Log: filepath.Join(x.LogDir, "executor.log")}
 	if o.OnError == "" {
@@ -260,6 +263,10 @@ func (x *Executor) script(ctx context.Context, stage string, s fleet.LifecycleSc
 		o.Failure = err.Error()
 	} else if err := x.start(ctx, &o, s, limit); err != nil {
 		return o, err
+	}
+	if o.Failure != "" && stopped(ctx) {
+		err := x.log(Entry{Level: "WARN", Message: "script was ended with the agent, and runs again", Stage: stage, Script: s.Name})
+		return o, errors.Join(context.Cause(ctx), err)
 	}
 	o.At = time.Now().UTC()
 	o.Seconds = o.At.Sub(began).Round(time.Millisecond).Seconds()
@@ -284,6 +291,12 @@ func (x *Executor) script(ctx context.Context, stage string, s fleet.LifecycleSc
 		x.Ended(ctx, o)
 	}
 	return o, nil
+}
+
+// stopped reports whether the agent is to end, as at a reboot, rather than the
+// boot's time is over: what was under way then has not failed.
+func stopped(ctx context.Context) bool {
+	return ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded)
 }
 
 // start runs the script's file.

@@ -388,13 +388,13 @@ func TestHangingScript(t *testing.T) {
 	}
 	i.scripts["s3://b/after"] = "#!/bin/sh\n"
 	i.start(bootstrapped(script("hang", fleet.OnErrorContinue), script("after")))
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
 	pids := make(chan string, 1)
 	go func() {
 		text, _ := os.ReadFile(fifo)
 		pids <- string(text)
-		cancel() // the boot's time is over
+		cancel(context.DeadlineExceeded) // the boot's time is over
 	}()
 	r, err := i.x.Run(ctx, fleet.NodeBootstrapped, time.Minute)
 	if err != nil || r.End != lifecycle.Terminated || !r.Hung || r.Failed.ExitCode != 137 || r.Failed.OnError != fleet.OnErrorTerminate || !strings.Contains(r.Failed.Failure, "script 'hang' had not ended after") {
@@ -572,6 +572,36 @@ func TestAgentKilled(t *testing.T) {
 	awaitEnd(t, left)
 	if err := <-done; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestAgentStopped: a reboot while a script runs is no failure of the script.
+// It has no outcome, whatever its onError, and runs at the next boot; so do those
+// behind it.
+func TestAgentStopped(t *testing.T) {
+	i := newInstance(t)
+	fifo := filepath.Join(i.dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	i.scripts["s3://b/long"] = "#!/bin/sh\n[ -e " + fifo + ".second ] && exit 0\necho up >" + fifo + "\nexec sleep 1000\n"
+	i.scripts["s3://b/after"] = "#!/bin/sh\n"
+	actions := bootstrapped(script("long", fleet.OnErrorContinue), script("after"))
+	i.start(actions)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, _ = os.ReadFile(fifo)
+		cancel()
+	}()
+	if _, err := i.x.Run(ctx, fleet.NodeBootstrapped, time.Minute); !errors.Is(err, context.Canceled) || i.names() != "" || len(i.x.Outcomes()) != 0 {
+		t.Errorf("%v, outcomes %+v", err, i.x.Outcomes())
+	}
+	if err := os.WriteFile(fifo+".second", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	i.start(actions)
+	if r := i.run(fleet.NodeBootstrapped); r.End != lifecycle.Completed || i.names() != "long after" {
+		t.Errorf("at the next boot ran %q, %+v", i.names(), r)
 	}
 }
 

@@ -129,6 +129,36 @@ func TestB10_JobsEndBeforeTheInstanceThatFailed(t *testing.T) {
 	})
 }
 
+// A script for every boot that fails at a reboot: the agent powers the instance
+// off. It did not vanish, and nobody outside ended it.
+func TestAScriptFailsAtAReboot(t *testing.T) {
+	run(t, dynamic(1), func(s *site) {
+		s.ctld.submit(false, "g-1")
+		s.within(10*time.Second, "up", func() bool { return !s.live("g-1").ReadyAt.IsZero() })
+		i := s.live("g-1")
+		failed := outcome(fleet.NodeBootstrapped, "mount", fleet.OnErrorTerminate, 9, 2)
+		s.report(i.ID, imds.Report{Stage: "failed", Code: condition.LifecycleScriptFailed, Message: failed.Sentence(), Scripts: []fleet.ScriptOutcome{failed}})
+		if now := s.live("g-1"); now.ID != i.ID || now.State != fleet.Running {
+			t.Fatalf("a report alone ended it: %+v", now)
+		}
+		if err := s.provider.Crash(i.ID); err != nil {
+			t.Fatal(err)
+		}
+		s.within(time.Minute, "the instance is gone", func() bool { return s.live("g-1").ID != i.ID })
+		s.settle()
+		steps := s.steps("g-1")
+		if !slices.Contains(steps, "TERMINATED BOOTSTRAP_FAILED") || slices.Contains(steps, "TERMINATED EXTERNALLY_TERMINATED") {
+			t.Errorf("scaling log: %v", steps)
+		}
+		if n := s.node("g-1"); n.FailureCode != condition.LifecycleScriptFailed || !strings.Contains(n.LastFailure, `"mount"`) {
+			t.Errorf("node = %+v", n)
+		}
+		if s.ctld.ran("Reason=Backing Instance Failed To Bootstrap: "+i.ID) != 1 {
+			t.Errorf("commands = %v", s.commands())
+		}
+	})
+}
+
 // Any process of a node can report: of one that is up only what a script of
 // nodeReady can have led to is believed, and only if there is one.
 func TestReportsOfANodeThatIsUp(t *testing.T) {

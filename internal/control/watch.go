@@ -295,6 +295,10 @@ func (c *Control) lost(ctx context.Context, id string, stopped bool) error {
 			return ignoreMissing(err)
 		}
 		now := time.Now().UTC()
+		if o, ok := i.Fatal(); ok && stopped {
+			cluster = i.ClusterID
+			return shutDown(tx, c.Breaker, i, o, now)
+		}
 		if stopped {
 			i.End(condition.InstanceLost, "Client.InstanceInitiatedShutdown", "it shut itself down")
 		} else {
@@ -327,6 +331,26 @@ func (c *Control) lost(ctx context.Context, id string, stopped bool) error {
 		c.Wake(cluster)
 	}
 	return err
+}
+
+// shutDown records that an instance powered itself off after a script failed. Of
+// one that was up this is a reboot, of whose failure no report is believed; but
+// that it is off is seen.
+func shutDown(tx *store.Tx, breaker int, i fleet.Instance, o fleet.ScriptOutcome, now time.Time) error {
+	code := condition.LifecycleScriptFailed
+	if o.ExitCode == fleet.NotRun {
+		code = condition.LifecycleDownload
+	}
+	n, err := fleet.Nodes.Get(tx, fleet.NodeID(i.ClusterID, i.NodeName))
+	if errors.Is(err, store.ErrNotFound) { // it is gone with its group
+		i, _ = fleet.FailInstance(i, n, code, o.Sentence(), "", now)
+		return fleet.Instances.Put(tx, i)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fail(tx, breaker, i, n, code, o.Sentence(), fleet.BootReason(i.ID), now)
+	return errors.Join(err, event(tx, now, i.ClusterID, "node/"+i.NodeName, "failed", map[string]any{"instance": i.ID, "code": code, "reason": o.Sentence()}))
 }
 
 // lostNode is a node whose instance is gone without our doing.

@@ -178,6 +178,18 @@ func (i *Instance) Ended(o ScriptOutcome) bool {
 	return true
 }
 
+// Fatal is the script of the stage nodeBootstrapped that failed and must not,
+// after which the agent powers the instance off.
+func (i Instance) Fatal() (o ScriptOutcome, ok bool) {
+	at := slices.IndexFunc(i.Scripts, func(o ScriptOutcome) bool {
+		return o.Stage == NodeBootstrapped && o.Failure != "" && o.OnError == OnErrorTerminate
+	})
+	if at < 0 {
+		return o, false
+	}
+	return i.Scripts[at], true
+}
+
 // Trouble is what went wrong on an instance that runs all the same: scripts
 // that failed and were to leave it running, and one that ends it when its jobs
 // are done.

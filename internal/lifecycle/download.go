@@ -89,7 +89,10 @@ func (d *Downloader) try(ctx context.Context, src fleet.ScriptSource) ([]byte, *
 	switch {
 	case s3:
 		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-		req, err = d.S3(ctx, bucket, key, src.S3VersionID)
+		if req, err = d.S3(ctx, bucket, key, src.S3VersionID); err != nil {
+			// Credentials come from the metadata service, which may be starting.
+			return nil, &fault{err, true}
+		}
 	case strings.HasPrefix(src.Location, "https://"):
 		req, err = http.NewRequestWithContext(ctx, http.MethodGet, src.Location, nil)
 	default:

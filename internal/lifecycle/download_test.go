@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -133,6 +134,34 @@ func TestB7_DownloadsThatFail(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCredentialsAreAskedForAgain: a metadata service that starts again at that
+// moment costs no node.
+func TestCredentialsAreAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		d := lifecycle.Downloader{
+			S3: func(ctx context.Context, bucket, key, _ string) (*http.Request, error) {
+				if asked++; asked < 3 {
+					return nil, errors.New("read the role's credentials: connection refused")
+				}
+				return http.NewRequestWithContext(ctx, http.MethodGet, "http://s3/"+bucket+"/"+key, nil)
+			},
+			Transport: transport(func(req *http.Request) (*http.Response, error) {
+				w := httptest.NewRecorder()
+				_, _ = w.WriteString("#!/bin/sh\n")
+				return w.Result(), nil
+			}),
+		}
+		if body, err := d.Get(t.Context(), fleet.ScriptSource{Location: "s3://b/a"}); err != nil || string(body) != "#!/bin/sh\n" {
+			t.Errorf("%q, %v", body, err)
+		}
+		asked = -10
+		if _, err := d.Get(t.Context(), fleet.ScriptSource{Location: "s3://b/a"}); err == nil || !strings.Contains(err.Error(), "role's credentials: connection refused (after 3 tries)") {
+			t.Errorf("err = %v", err)
+		}
+	})
 }
 
 // TestDownloadOverTLS uses a real server: its certificate must be trusted, and

@@ -1,7 +1,8 @@
 package fleet
 
 import (
-	"reflect"
+	"bytes"
+	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -308,9 +309,16 @@ func (g *Group) Revise() {
 // change differ from those launched after it. More subnets, a higher maximum
 // or another allocation strategy touch no instance.
 func NeedsReplacement(before, after Group) bool {
-	return !reflect.DeepEqual(before.Launch, after.Launch) ||
-		!reflect.DeepEqual(before.Lifecycle, after.Lifecycle) ||
+	return !same(before.Launch, after.Launch) || !same(before.Lifecycle, after.Lifecycle) ||
 		before.ProfileARN != after.ProfileARN ||
 		!slices.Equal(before.Settings, after.Settings) ||
 		before.PurchaseOption != after.PurchaseOption
+}
+
+// same reports whether two values are the same when they are kept: what a
+// client gave as empty and what it left out are.
+func same(a, b any) bool {
+	x, errA := json.Marshal(a)
+	y, errB := json.Marshal(b)
+	return errA == nil && errB == nil && bytes.Equal(x, y)
 }

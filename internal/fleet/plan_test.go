@@ -523,6 +523,7 @@ func TestNeedsReplacement(t *testing.T) {
 	base := fleet.Group{
 		SubnetIDs: []string{"subnet-1"}, PurchaseOption: "ONDEMAND", ProfileARN: "arn:p", Max: 2, SpotStrategy: "lowest-price", TemplateVersion: "1",
 		Launch: fleet.Launch{ImageID: "ami-1", SecurityGroups: []string{"sg-1"}, UserData: []byte("x"), Tags: map[string]string{"a": "b"}},
+		Lifecycle: &fleet.LifecycleActions{Stages: fleet.LifecycleStages{NodeReady: []fleet.LifecycleScript{{Name: "a"}}}},
 	}
 	for _, tt := range []struct {
 		name string
@@ -534,6 +535,14 @@ func TestNeedsReplacement(t *testing.T) {
 		{"higher_maximum", func(g *fleet.Group) { g.Max = 9 }, false},
 		{"allocation_strategy", func(g *fleet.Group) { g.SpotStrategy = "capacity-optimized" }, false},
 		{"template_version_with_the_same_content", func(g *fleet.Group) { g.TemplateVersion = "2" }, false},
+		// As a client repeats it, where the state file has nothing.
+		{"no_arguments_and_empty_ones", func(g *fleet.Group) {
+			g.Lifecycle = &fleet.LifecycleActions{Stages: fleet.LifecycleStages{NodeReady: []fleet.LifecycleScript{{Name: "a", Arguments: []string{}}}}}
+		}, false},
+		{"arguments", func(g *fleet.Group) {
+			g.Lifecycle = &fleet.LifecycleActions{Stages: fleet.LifecycleStages{NodeReady: []fleet.LifecycleScript{{Name: "a", Arguments: []string{"x"}}}}}
+		}, true},
+		{"no_scripts", func(g *fleet.Group) { g.Lifecycle = nil }, true},
 		{"image", func(g *fleet.Group) { g.Launch.ImageID = "ami-2" }, true},
 		{"user_data", func(g *fleet.Group) { g.Launch.UserData = []byte("y") }, true},
 		{"security_groups", func(g *fleet.Group) { g.Launch.SecurityGroups = []string{"sg-2"} }, true},

@@ -53,7 +53,8 @@ func bootstrapped(tx *store.Tx, i fleet.Instance, r imds.Report, now time.Time) 
 	if err != nil {
 		return ignoreMissing(err)
 	}
-	if i.State == fleet.Running {
+	// One that failed before a reboot is replaced all the same.
+	if i.State == fleet.Running && i.Failure == "" {
 		n.Attempts, n.NotBefore = 0, time.Time{}
 		if err := errors.Join(fleet.Nodes.Put(tx, n), succeeded(tx, &g, i, now)); err != nil {
 			return err

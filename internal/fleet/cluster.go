@@ -305,6 +305,21 @@ func (g *Group) Revise() {
 	g.Revision = g.LastRevision
 }
 
+// settled reports whether what the group says is in force: an update that was
+// refused has left the former settings, and instances that were launched for it
+// meanwhile are not of those.
+func (g Group) settled() bool { return g.Status == Active || g.Status == UpdateFailed }
+
+// LifecycleOf returns the scripts of instances that were launched with a
+// revision. While an update is under way those of the former one keep theirs:
+// the update may be refused.
+func (g Group) LifecycleOf(revision int) *LifecycleActions {
+	if g.Revision != revision && g.Good != nil && g.Good.Revision == revision {
+		return g.Good.Lifecycle
+	}
+	return g.Lifecycle
+}
+
 // NeedsReplacement reports whether instances launched for the group before a
 // change differ from those launched after it. More subnets, a higher maximum
 // or another allocation strategy touch no instance.

@@ -214,7 +214,7 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 		p.wake(i.ReclaimAt)
 	}
 	switch {
-	case i.GroupRevision != g.Revision && g.Status == Active && i.ReleasedAt.IsZero() && i.ReadyAt.IsZero():
+	case i.GroupRevision != g.Revision && g.settled() && i.ReleasedAt.IsZero() && i.ReadyAt.IsZero():
 		// Nothing can run there yet, so what the update mends need not be waited
 		// for: its node stays wanted and gets a new one.
 		retire(condition.GroupUpdated, "the compute node group was updated while it came up")
@@ -259,7 +259,7 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 		p.do(Action{Kind: Replace, GroupID: g.ID, Node: i.NodeName, Instance: i.ID, Code: condition.NodeUnusable, Reason: p.Slurm[i.NodeName].Reason})
 	case i.Failure != "":
 		p.replace(g, i, i.FailureCode, i.Failure)
-	case i.GroupRevision != g.Revision && g.Status == Active:
+	case i.GroupRevision != g.Revision && g.settled():
 		p.replace(g, i, condition.GroupUpdated, "the compute node group was updated")
 	}
 }

@@ -90,7 +90,7 @@ func checkSafe(t interface {
 			if at := o.Slurm[i.NodeName]; at.Has("INVALID_REG") && i.ReadyAt.IsZero() && !at.HasAny("ALLOCATED", "MIXED") {
 				healthy = false
 			}
-			if a.Code == condition.GroupUpdated && i.GroupRevision != own.Revision && own.Status == fleet.Active && i.ReleasedAt.IsZero() && i.ReadyAt.IsZero() {
+			if a.Code == condition.GroupUpdated && i.GroupRevision != own.Revision && (own.Status == fleet.Active || own.Status == fleet.UpdateFailed) && i.ReleasedAt.IsZero() && i.ReadyAt.IsZero() {
 				healthy = false // from before the update, and nothing can run there
 			}
 			if o.Nodes[i.NodeName].Want && healthy && own.ID != "" && own.Status != fleet.Deleting && index >= 1 && index <= own.Max {

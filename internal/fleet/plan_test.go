@@ -338,6 +338,9 @@ func TestPlan(t *testing.T) {
 			s.slurm, s.reason = []string{"DOWN", "CLOUD", "REBOOT_ISSUED"}, "Not responding"
 		}},
 		{name: "replaces_a_node_of_an_older_template", base: wanted, edit: func(s *scene) { s.group.Revision = 1 }, want: "replace i-1 GROUP_UPDATED"},
+		{name: "replaces_a_node_of_an_update_that_was_refused", base: wanted, edit: func(s *scene) {
+			s.instances[0].GroupRevision, s.group.Status = 1, fleet.UpdateFailed
+		}, want: "replace i-1 GROUP_UPDATED"},
 		{name: "replaces_nothing_while_the_update_is_not_done", base: wanted, edit: func(s *scene) { s.group.Revision, s.group.Status = 1, fleet.Updating }},
 		{name: "asks_for_a_replacement_once", base: wanted, edit: func(s *scene) {
 			s.group.Revision, s.slurm = 1, []string{"ALLOCATED", "CLOUD", "DRAIN", "POWER_DRAIN"}
@@ -522,7 +525,7 @@ func TestNodeIndex(t *testing.T) {
 func TestNeedsReplacement(t *testing.T) {
 	base := fleet.Group{
 		SubnetIDs: []string{"subnet-1"}, PurchaseOption: "ONDEMAND", ProfileARN: "arn:p", Max: 2, SpotStrategy: "lowest-price", TemplateVersion: "1",
-		Launch: fleet.Launch{ImageID: "ami-1", SecurityGroups: []string{"sg-1"}, UserData: []byte("x"), Tags: map[string]string{"a": "b"}},
+		Launch:    fleet.Launch{ImageID: "ami-1", SecurityGroups: []string{"sg-1"}, UserData: []byte("x"), Tags: map[string]string{"a": "b"}},
 		Lifecycle: &fleet.LifecycleActions{Stages: fleet.LifecycleStages{NodeReady: []fleet.LifecycleScript{{Name: "a"}}}},
 	}
 	for _, tt := range []struct {

@@ -66,7 +66,7 @@ func (s *Service) register(ctx context.Context, r *awsapi.Request, in *RegisterI
 		out = &RegisterOut{
 			NodeID: i.NodeName, SharedSecret: key, Endpoints: endpoints(cl),
 			ClusterName: cl.Name, ComputeNodeGroupID: g.ID, ComputeNodeGroupName: g.Name, SchedulerVersion: cl.Version,
-			NodeLifecycleActions: lifecycleOut(g.Lifecycle),
+			NodeLifecycleActions: lifecycleOut(g.LifecycleOf(i.GroupRevision)),
 		}
 		return Registered(tx, i, g, bootstrapID, r.Now)
 	})

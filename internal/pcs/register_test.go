@@ -2,6 +2,7 @@ package pcs_test
 
 import (
 	"encoding/base64"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -83,6 +84,43 @@ func TestRegister(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// An instance that registers while an update is under way has the scripts of
+// what it was launched with: Slurm may refuse the update, and the instance stays.
+func TestRegisterDuringAnUpdate(t *testing.T) {
+	f := newFixture(t)
+	cluster, group, _ := f.demo()
+	named := func(name string) *fleet.LifecycleActions {
+		return &fleet.LifecycleActions{Stages: fleet.LifecycleStages{NodeReady: []fleet.LifecycleScript{{Name: name, Source: fleet.ScriptSource{Location: "s3://bucket/a"}}}}}
+	}
+	f.Update(t, func(tx *store.Tx) error {
+		g, err := fleet.Groups.Get(tx, group)
+		if err != nil {
+			return err
+		}
+		g.Lifecycle = named("former")
+		g.Keep()
+		g.Lifecycle = named("latter")
+		g.Revise()
+		g.Status = fleet.Updating
+		return fleet.Groups.Put(tx, g)
+	})
+	for revision, want := range []string{"former", "latter"} {
+		id := fmt.Sprintf("i-%d", revision)
+		c := f.instance(fleet.Instance{
+			ID: id, Region: awsapitest.Region, State: fleet.Pending, ClusterID: cluster, GroupID: group, NodeName: fmt.Sprintf("group-%d", revision+1), GroupRevision: revision, LaunchedAt: f.Clock.Now(),
+		})
+		out, err := f.tryWith(c, "RegisterComputeNodeGroupInstance", object{"clusterIdentifier": cluster, "bootstrapId": "boot-1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stages, _ := at(out["nodeLifecycleActions"], "stages").(object)
+		ready, _ := stages["nodeReady"].([]any)
+		if len(ready) != 1 || at(ready[0], "name") != want {
+			t.Errorf("revision %d has %v, want %s", revision, out["nodeLifecycleActions"], want)
+		}
+	}
 }
 
 // Whatever is wrong with the instance or the cluster, the answer is the same,

@@ -35,31 +35,34 @@ func permissions(r *http.Request) []string {
 	read := r.Method == http.MethodGet || r.Method == http.MethodHead
 	upload := has("uploadId")
 	switch {
-	case bucket == "" && read:
+	case bucket == "" && read && only("prefix", "max-buckets", "continuation-token", "bucket-region"):
 		return []string{"s3:ListAllMyBuckets"}
-	case key == "" && read && has("versions"):
+	case bucket != "" && key == "" && read && has("versions") && only("versions", "prefix", "delimiter", "encoding-type", "max-keys", "key-marker", "version-id-marker"):
 		return []string{"s3:ListBucketVersions"}
-	case key == "" && read && has("uploads"):
+	case bucket != "" && key == "" && read && has("uploads") && only("uploads", "prefix", "delimiter", "encoding-type", "max-uploads", "key-marker", "upload-id-marker"):
 		return []string{"s3:ListBucketMultipartUploads"}
-	case key == "" && read && has("location") && only("location"):
+	case bucket != "" && key == "" && read && has("location") && only("location"):
 		return []string{"s3:GetBucketLocation"}
-	case key == "" && read && only("list-type", "prefix", "delimiter", "encoding-type", "max-keys", "continuation-token", "start-after", "fetch-owner", "marker"):
+	case bucket != "" && key == "" && read && only("list-type", "prefix", "delimiter", "encoding-type", "max-keys", "continuation-token", "start-after", "fetch-owner", "marker"):
 		return []string{"s3:ListBucket"}
-	case key == "" && r.Method == http.MethodPost && has("delete") && only("delete"):
+	case bucket != "" && key == "" && r.Method == http.MethodPost && has("delete") && only("delete"):
 		return []string{"s3:DeleteObject", "s3:DeleteObjectVersion"}
 	case bucket == "" || key == "":
 		return []string{"s3:*"}
-	case read && upload:
+	case read && upload && only("uploadId", "max-parts", "part-number-marker", "encoding-type"):
 		return []string{"s3:ListMultipartUploadParts"}
 	case read && only("versionId", "partNumber"):
 		return []string{version("s3:GetObject")}
 	case r.Method == http.MethodPut && r.Header.Get("X-Amz-Copy-Source") != "" && only("partNumber", "uploadId"):
+		if strings.Contains(r.Header.Get("X-Amz-Copy-Source"), "?") { // a version
+			return []string{"s3:PutObject", "s3:GetObjectVersion"}
+		}
 		return []string{"s3:PutObject", "s3:GetObject"}
 	case r.Method == http.MethodPut && only("partNumber", "uploadId"):
 		return []string{"s3:PutObject"}
-	case r.Method == http.MethodPost && (upload || has("uploads")):
+	case r.Method == http.MethodPost && ((upload && only("uploadId")) || (has("uploads") && only("uploads"))):
 		return []string{"s3:PutObject"}
-	case r.Method == http.MethodDelete && upload:
+	case r.Method == http.MethodDelete && upload && only("uploadId"):
 		return []string{"s3:AbortMultipartUpload"}
 	case r.Method == http.MethodDelete && only("versionId"):
 		return []string{version("s3:DeleteObject")}

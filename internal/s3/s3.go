@@ -117,7 +117,8 @@ func (s *S3) target(r *awsapi.Stream) (target, error) {
 		url: &url.URL{Scheme: "http", Host: "storage"}, host: r.HTTP.Host, region: s.o.Region, transport: s.storage.client, embedded: true,
 		key: awsapi.Key{ID: accessID(r.Caller), Secret: s.storage.setup.Secret, Token: token(r)},
 	}
-	if _, policy := subresources(r.HTTP)["policy"]; policy && slices.Contains(r.Caller.Allow, "*") && len(r.Caller.Deny) == 0 {
+	_, key := split(r.HTTP.URL)
+	if _, policy := subresources(r.HTTP)["policy"]; policy && key == "" && slices.Contains(r.Caller.Allow, "*") && len(r.Caller.Deny) == 0 {
 		// A policy that shuts out everybody can be taken back by the owner.
 		t.key = awsapi.Key{ID: s.o.Account, Secret: t.key.Secret}
 	}

@@ -44,8 +44,8 @@ type InstanceLog struct {
 type logFile struct{ name, path string }
 
 // logFiles are the logs of an instance, beside its console: of a node, of an
-// image with cloud-init, of a controller, of lifecycle scripts. They are shown while it runs, and
-// kept when it ends.
+// image with cloud-init, of a controller, of lifecycle scripts. They are shown
+// while it runs, and kept when it ends.
 func (c *Control) logFiles(ctx context.Context, id string) (out []logFile) {
 	for _, path := range []string{
 		"/var/log/amazon/pcs/bootstrap.log",
@@ -61,24 +61,25 @@ func (c *Control) logFiles(ctx context.Context, id string) (out []logFile) {
 	return out
 }
 
-// liveLogs reads the logs that an instance has, as far as there are any. The
-// error is that of the console: compute.ErrNotFound if there is no instance.
-func (c *Control) liveLogs(ctx context.Context, id string) (logs []InstanceLog, err error) {
+// liveLogs reads the logs that an instance has, as far as there are any, one
+// after the other: 40 scripts may have written 10 MiB each. The error is that of
+// the console: compute.ErrNotFound if there is no instance.
+func (c *Control) liveLogs(ctx context.Context, id string, each func(InstanceLog)) error {
 	add := func(name string, text []byte, err error) {
 		if err == nil && len(text) > 0 {
-			logs = append(logs, InstanceLog{name, text})
+			each(InstanceLog{name, text})
 		}
 	}
 	text, err := c.Provider.Console(ctx, id)
 	add(consoleLog, text, err)
 	if errors.Is(err, compute.ErrNotFound) {
-		return nil, err
+		return err
 	}
 	for _, f := range c.logFiles(ctx, id) {
 		text, err := c.Provider.ReadFile(ctx, id, f.path)
 		add(f.name, text, err)
 	}
-	return logs, err
+	return err
 }
 
 // Logs returns the logs of an instance, and whether they are those that were
@@ -93,7 +94,7 @@ func (c *Control) Logs(ctx context.Context, id string) (logs []InstanceLog, kept
 		}
 		return logs, true, err
 	}
-	logs, err = c.liveLogs(ctx, id)
+	err = c.liveLogs(ctx, id, func(l InstanceLog) { logs = append(logs, l) })
 	if len(logs) > 0 {
 		err = nil // a console that cannot be read costs no more than itself
 	}
@@ -116,11 +117,8 @@ func (c *Control) logRoot() string { return filepath.Join(c.StateDir, "logs") }
 func (c *Control) keepLogs(ctx context.Context, id string) (there bool) {
 	ctx, cancel := context.WithTimeout(ctx, keepLimit)
 	defer cancel()
-	logs, err := c.liveLogs(ctx, id)
 	size := int64(0)
-	for _, l := range logs {
-		size += c.keep(id, l)
-	}
+	err := c.liveLogs(ctx, id, func(l InstanceLog) { size += c.keep(id, l) })
 	if size > 0 && c.kept.Add(size) > c.LogLimit && c.LogLimit > 0 {
 		if err := c.trimLogs(time.Time{}); err != nil {
 			c.Log.Warn("Kept logs were not trimmed", "err", err)

@@ -76,7 +76,7 @@ func TestB4_BootstrapsThatFail(t *testing.T) {
 		return aws(t, "pcs", "get-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-identifier", "fails",
 			"--query", "computeNodeGroup.[status,errorInfo[0].code,errorInfo[0].message]", "--output", "text")
 	}
-	eventually(t, 90*time.Second, "the breaker opens", func() error {
+	eventually(t, launchLimit, "the breaker opens", func() error {
 		if info := get(); !strings.HasPrefix(info, "ACTIVE\tBREAKER_OPEN\t") || !strings.Contains(info, " starts in a row failed, the last with BOOTSTRAP_FAILED: ") {
 			return errors.New(info)
 		}
@@ -108,7 +108,7 @@ func TestB4_BootstrapsThatFail(t *testing.T) {
 		"--custom-launch-template", "id="+cured+",version=1")
 	// The node has been down: none of what sinfo shows up to here may say that a
 	// job could have had it.
-	c.waitNode(t, "fails-1", time.Minute, "up", node.up)
+	c.waitNode(t, "fails-1", launchLimit, "up", node.up)
 	succeed(t, c.controller("touch /tmp/sinfo.stop"))
 	must(t, strings.HasPrefix(get(), "ACTIVE\tNone\tNone"), "after the cure: %s", get())
 

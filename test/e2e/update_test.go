@@ -50,10 +50,10 @@ func TestUpdateDrainsAndReplaces(t *testing.T) {
 
 	t.Run("minimum", func(t *testing.T) {
 		c.resize(t, "upd", 1, 3)
-		c.waitNode(t, "upd-1", 30*time.Second, "up", node.up)
+		c.waitNode(t, "upd-1", launchLimit, "up", node.up)
 		before := c.instance(t, "upd-1").ID
 		c.weigh(t, "upd", 7)
-		eventually(t, 40*time.Second, "upd-1 is up with another instance", func() error {
+		eventually(t, launchLimit, "upd-1 is up with another instance", func() error {
 			live, _ := c.instances(t, "upd-1")
 			if n, err := c.node("upd-1"); err != nil || !n.up() || len(live) != 1 || live[0].ID == before {
 				return fmt.Errorf("it has %v, had %s: %v %v", live, before, n, err)
@@ -70,7 +70,7 @@ func TestUpdateDrainsAndReplaces(t *testing.T) {
 		}
 		others("drain")
 		lowered := c.submit(t, "upd", "while [ ! -e e2e-lower ]; do sleep 0.2; done; hostname", "--requeue")
-		j := c.waitJob(t, lowered, 15*time.Second, "running", running)
+		j := c.waitJob(t, lowered, launchLimit, "running", running)
 		others("resume")
 		must(t, j.node == "upd-3", "the job runs on %s", j.node)
 		c.resize(t, "upd", 0, 2)

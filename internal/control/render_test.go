@@ -131,8 +131,9 @@ func TestConfigurationIsAlwaysReadable(t *testing.T) {
 		rapid.SampledFrom([]string{"1", "2", "100", "YES", "NO", "ALL", "UNLIMITED", "gpu,fast", "a=b", "a b", "/opt/x.sh", "enable_stepmgr", "60001-63000", "CPU=1.0,Mem=0.25G", "1-00:00:00", "é", "[1-3]", "lic:4"}),
 		rapid.String(),
 	)
-	rendered := 0
+	drawn, rendered := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
+		drawn++
 		version := rapid.SampledFrom(slurm.Versions).Draw(t, "version")
 		settings := func(level slurm.Level) (out []slurm.Setting) {
 			for range rapid.IntRange(0, 4).Draw(t, "settings") {
@@ -189,8 +190,8 @@ func TestConfigurationIsAlwaysReadable(t *testing.T) {
 			t.Fatalf("%v\n%s", err, conf)
 		}
 	})
-	if rendered < 50 {
-		t.Errorf("only %d configurations were written", rendered)
+	if rendered < drawn/2 {
+		t.Errorf("only %d of %d configurations were written", rendered, drawn)
 	}
 }
 

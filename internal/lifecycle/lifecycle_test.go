@@ -466,6 +466,43 @@ func TestMegabytes(t *testing.T) {
 	}
 }
 
+// TestALogIsNotMovedUnderItsScript: while a script prints megabytes the disk that
+// they take is given back, and nothing is moved, so that no line can be lost.
+func TestALogIsNotMovedUnderItsScript(t *testing.T) {
+	i := newInstance(t)
+	path := i.logs("nodeBootstrapped/much.log")
+	i.scripts["s3://b/much"] = "#!/bin/sh\nhead -c 12000000 /dev/zero | tr '\\0' x\necho\n" +
+		"n=0; until [ $(($(stat -c %b '" + path + "') * 512)) -lt 6000000 ] || [ $n = 200 ]; do n=$((n+1)); sleep 0.1; done\n" +
+		"echo size $(stat -c %s '" + path + "') blocks $(stat -c %b '" + path + "')\n"
+	i.start(bootstrapped(script("much", fleet.EveryBoot)))
+	i.run(fleet.NodeBootstrapped)
+	var size, blocks int
+	lines := strings.Split(strings.TrimSpace(i.read(path)), "\n")
+	if _, err := fmt.Sscanf(lines[len(lines)-2], "size %d blocks %d", &size, &blocks); err != nil || size < 12_000_000 || blocks*512 >= 6_000_000 {
+		t.Errorf("%q, %v", lines[len(lines)-2], err)
+	}
+	// An agent that is killed leaves such a log, and the next one closes its gap.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_TRUNC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, last := strings.Repeat("f", 2<<20), "last words\n"
+	_, err1 := f.WriteAt([]byte(first), 0)
+	_, err2 := f.WriteAt([]byte(last), 30<<20)
+	if err := errors.Join(err1, err2, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	i.scripts["s3://b/much"] = "#!/bin/sh\n"
+	if err := os.Remove(i.config("scripts/nodeBootstrapped/much")); err != nil {
+		t.Fatal(err)
+	}
+	i.start(nil)
+	i.run(fleet.NodeBootstrapped)
+	if log := i.read(path); !strings.HasPrefix(log, first) || !strings.Contains(log, last) || len(log) > 5<<20 {
+		t.Errorf("after an agent that was killed the log has %d bytes", len(log))
+	}
+}
+
 // TestDownloadsFailWhenTheirTurnComes: what is not there is known before the
 // first script, and felt at its own.
 func TestB7_ADownloadFailsInItsTurn(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -90,6 +92,9 @@ func openScriptLog(dir, name string, args []string, now time.Time) (*scriptLog, 
 	}
 	list, err := encode(args)
 	if err == nil {
+		err = mendHole(l.file)
+	}
+	if err == nil {
 		err = shorten(l.file, 0, maxLog)
 	}
 	if err == nil {
@@ -105,7 +110,8 @@ func openScriptLog(dir, name string, args []string, now time.Time) (*scriptLog, 
 	return l, nil
 }
 
-// watch shortens the log while the script writes it, until stop is closed.
+// watch bounds what the log takes while the script writes it, until stop is
+// closed.
 func (l *scriptLog) watch(stop <-chan struct{}) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -114,7 +120,7 @@ func (l *scriptLog) watch(stop <-chan struct{}) {
 		case <-stop:
 			return
 		case <-tick.C:
-			_ = shorten(l.file, l.begin, maxRun) // tried again at the next tick
+			_ = spare(l.file, l.begin, maxRun) // tried again at the next tick
 		}
 	}
 }
@@ -143,9 +149,48 @@ func (l *scriptLog) end(name string, exit int, now time.Time) (tail string, err 
 	return string(bytes.ToValidUTF8(bytes.TrimSpace(text), []byte("?"))), err
 }
 
+// block is what holes in files are made of, or a multiple of that.
+const block = 4 << 10
+
+// spare gives back the disk that the middle of a file takes behind an offset,
+// but for the first and the last half of a limit. The file's length stays: to
+// move anything while a script writes would lose what comes in between, such as
+// its last words.
+func spare(f *os.File, from, limit int64) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	begin := (from + limit/2 + block - 1) / block * block
+	end := (info.Size() - limit/2) / block * block
+	if end <= begin {
+		return nil
+	}
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, begin, end-begin)
+	if errors.Is(err, unix.EOPNOTSUPP) { // a full disk is worse than a line that is lost
+		return shorten(f, from, limit)
+	}
+	return err
+}
+
+// mendHole shortens a log of which the middle was given back, by an agent that
+// was killed before it could.
+func mendHole(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 {
+		return err
+	}
+	hole, err := f.Seek(0, unix.SEEK_HOLE)
+	if err != nil || hole >= info.Size() {
+		return nil //nolint:nilerr // the file system knows no holes
+	}
+	return shorten(f, max(0, hole-maxRun/2), maxRun)
+}
+
 // shorten leaves of what a file has behind an offset the first and the last
 // half of a limit, with a line between that says what is gone. It works in
-// place, as others may have the file open for appending.
+// place, as others may have the file open for appending; what they write
+// meanwhile may be lost.
 func shorten(f *os.File, from, limit int64) error {
 	info, err := f.Stat()
 	if err != nil || info.Size()-from <= limit {

@@ -45,20 +45,14 @@ type logFile struct{ name, path string }
 
 // logFiles are the logs of an instance, beside its console: of a node, of an
 // image with cloud-init, of a controller, of lifecycle scripts. They are shown
-// while it runs, and kept when it ends.
-func (c *Control) logFiles(ctx context.Context, id string) (out []logFile) {
-	for _, path := range []string{
-		"/var/log/amazon/pcs/bootstrap.log",
-		"/var/log/slurm/slurmd.log",
-		"/var/log/cloud-init-output.log",
-		"/var/log/slurm/slurmctld.log",
-	} {
-		out = append(out, logFile{filepath.Base(path), path})
-	}
+// while it runs, and kept when it ends: those first that people look for, as the
+// time for that is bounded.
+func (c *Control) logFiles(ctx context.Context, id string) []logFile {
+	out := []logFile{{"bootstrap.log", "/var/log/amazon/pcs/bootstrap.log"}, {"slurmd.log", "/var/log/slurm/slurmd.log"}}
 	if i, err := c.instance(ctx, id); err == nil { // none is there of a controller
 		out = append(out, lifecycleLogs(i)...)
 	}
-	return out
+	return append(out, logFile{"cloud-init-output.log", "/var/log/cloud-init-output.log"}, logFile{"slurmctld.log", "/var/log/slurm/slurmctld.log"})
 }
 
 // liveLogs reads the logs that an instance has, as far as there are any, one

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/openpcs/openpcs/internal/control"
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/imds"
 )
 
 // kept writes what was kept of an instance, as old as it says.
@@ -88,6 +90,31 @@ func TestLogsOfALostInstance(t *testing.T) {
 		head, rest, _ := strings.Cut(text, "\n")
 		if logs[1].Name != "slurmd.log" || len(text) > 1<<20+100 || !strings.HasPrefix(head, "[the first ") || !strings.HasPrefix(rest, line) || !strings.HasSuffix(text, "\nlast line\n") {
 			t.Errorf("%s: %d bytes, %q ... %q", logs[1].Name, len(text), text[:120], text[len(text)-20:])
+		}
+	})
+}
+
+// The time for keeping logs is bounded: what a script that failed said comes
+// before what the others did.
+func TestLogsOfScriptsThatFailedComeFirst(t *testing.T) {
+	run(t, dynamic(1), func(s *site) {
+		s.ctld.submit(false, "g-1")
+		s.within(10*time.Second, "up", func() bool { return !s.live("g-1").ReadyAt.IsZero() })
+		id := s.live("g-1").ID
+		fine, failed := outcome(fleet.NodeBootstrapped, "fine", fleet.OnErrorStop, 0, 1), outcome(fleet.NodeBootstrapped, "failed", fleet.OnErrorStop, 1, 1)
+		s.report(id, imds.Report{Stage: "script", Scripts: []fleet.ScriptOutcome{fine, failed}})
+		for _, path := range []string{fine.Log, failed.Log, scriptLogs + "executor.log", "/var/log/amazon/pcs/bootstrap.log"} {
+			_ = s.provider.SetFile(id, path, []byte("x"))
+		}
+		logs, _, err := s.plane().Logs(context.Background(), id)
+		var names []string
+		for _, l := range logs {
+			names = append(names, l.Name)
+		}
+		want := []string{"bootstrap.log", "nodeBootstrapped-failed.log", "executor.log", "nodeBootstrapped-fine.log"}
+		names = slices.DeleteFunc(names, func(n string) bool { return n == "console.log" })
+		if err != nil || !slices.Equal(names, want) {
+			t.Errorf("%v, %v", names, err)
 		}
 	})
 }

@@ -106,14 +106,21 @@ func (c *Control) clearExtra(ctx context.Context, i fleet.Instance) {
 	}
 }
 
-// lifecycleLogs are the logs of the scripts that ran on an instance.
+// lifecycleLogs are the logs of the scripts that ran on an instance, those first
+// that failed.
 func lifecycleLogs(i fleet.Instance) (out []logFile) {
 	const dir = "/var/log/amazon/pcs/lifecycle/actions"
+	var fine []logFile
+	for _, o := range i.Scripts {
+		f := logFile{o.Stage + "-" + o.Name + ".log", filepath.Join(dir, o.Stage, o.Name+".log")}
+		if o.Failure != "" {
+			out = append(out, f)
+		} else {
+			fine = append(fine, f)
+		}
+	}
 	if len(i.Scripts) > 0 {
 		out = append(out, logFile{"executor.log", dir + "/executor.log"})
 	}
-	for _, o := range i.Scripts {
-		out = append(out, logFile{o.Stage + "-" + o.Name + ".log", filepath.Join(dir, o.Stage, o.Name+".log")})
-	}
-	return out
+	return append(out, fine...)
 }

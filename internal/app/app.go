@@ -440,19 +440,21 @@ func addAddress(bridge string, address netip.Addr) error {
 	return nil
 }
 
-// housekeeping forgets what is out of date, hourly.
+// housekeeping forgets what is out of date, hourly, and soon after the start: an
+// openpcs that never runs for an hour must forget too.
 func (a *App) housekeeping() func() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		ticker := time.NewTicker(time.Hour)
+		ticker := time.NewTicker(time.Minute)
 		defer ticker.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
+				ticker.Reset(time.Hour)
 			}
 			err := errors.Join(a.keys.Purge(ctx), pcs.PurgeTokens(ctx, a.store, time.Now()),
 				a.control.ForgetHistory(ctx, time.Now().Add(-a.opts.LogRetention)))

@@ -195,9 +195,9 @@ func (c *Control) Report(ctx context.Context, instanceID string, r imds.Report) 
 		case r.Stage == "bootstrapped":
 			return bootstrapped(tx, i, r, now)
 		case r.Stage == "slurmd-waits":
-			return event(tx, now, i.ClusterID, "node/"+i.NodeName, "slurmd-waits", map[string]any{"instance": i.ID, "code": r.Code, "message": r.Message})
+			return tell(tx, &i, now, "slurmd-waits", map[string]any{"code": r.Code, "message": r.Message})
 		case r.Stage != "failed":
-			return event(tx, now, i.ClusterID, "node/"+i.NodeName, r.Stage, map[string]any{"instance": i.ID, "agentMs": r.Timings})
+			return tell(tx, &i, now, r.Stage, map[string]any{"agentMs": r.Timings})
 		case r.Joined:
 			return failedReady(tx, i, r, now)
 		}

@@ -13,6 +13,20 @@ import (
 	"github.com/openpcs/openpcs/internal/store"
 )
 
+// maxTold is how many events the reports of one instance may make, a few at each
+// boot and one for each script: any process there can report.
+const maxTold = 10_000
+
+// tell records what an instance reports, as far as there may be more of it.
+func tell(tx *store.Tx, i *fleet.Instance, now time.Time, kind string, detail map[string]any) error {
+	if i.Told >= maxTold {
+		return nil
+	}
+	i.Told++
+	detail["instance"] = i.ID
+	return errors.Join(event(tx, now, i.ClusterID, "node/"+i.NodeName, kind, detail), fleet.Instances.Put(tx, *i))
+}
+
 // scriptsEnded records what came of an instance's lifecycle scripts, as far as
 // it is not known.
 func scriptsEnded(tx *store.Tx, i fleet.Instance, outcomes []fleet.ScriptOutcome, now time.Time) (fleet.Instance, error) {
@@ -23,7 +37,7 @@ func scriptsEnded(tx *store.Tx, i fleet.Instance, outcomes []fleet.ScriptOutcome
 		}
 		told = true
 		detail := map[string]any{
-			"instance": i.ID, "stage": o.Stage, "script": o.Name, "exitCode": o.ExitCode, "onError": o.OnError,
+			"stage": o.Stage, "script": o.Name, "exitCode": o.ExitCode, "onError": o.OnError,
 			"attempt": o.Attempt, "seconds": o.Seconds, "output": o.Output, "log": o.Log,
 		}
 		if o.Failure != "" {
@@ -32,7 +46,7 @@ func scriptsEnded(tx *store.Tx, i fleet.Instance, outcomes []fleet.ScriptOutcome
 				detail["code"] = condition.LifecycleActionFailed
 			}
 		}
-		if err := event(tx, now, i.ClusterID, "node/"+i.NodeName, "script", detail); err != nil {
+		if err := tell(tx, &i, now, "script", detail); err != nil {
 			return i, err
 		}
 	}
@@ -60,7 +74,7 @@ func bootstrapped(tx *store.Tx, i fleet.Instance, r imds.Report, now time.Time) 
 			return err
 		}
 	}
-	return event(tx, now, i.ClusterID, "node/"+i.NodeName, "bootstrapped", map[string]any{"instance": i.ID, "agentMs": r.Timings})
+	return tell(tx, &i, now, "bootstrapped", map[string]any{"agentMs": r.Timings})
 }
 
 // failedReady records that a script of the stage nodeReady failed that must

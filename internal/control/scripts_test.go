@@ -3,6 +3,7 @@ package control_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -81,6 +82,35 @@ func TestScriptsAreRecordedOnce(t *testing.T) {
 		s.report(id, imds.Report{Stage: "script", Scripts: []fleet.ScriptOutcome{outcome(fleet.NodeBootstrapped, "one", fleet.OnErrorStop, 0, 2)}})
 		if i := s.live("g-1"); len(i.Scripts) != 2 || len(i.Trouble()) != 0 || s.count("g-1", "script") != 3 {
 			t.Errorf("after the second boot %+v", i.Scripts)
+		}
+	})
+}
+
+// What the reports of one instance can have written is bounded, as any process
+// of it can report; what came last is known all the same.
+func TestReportsWithoutEnd(t *testing.T) {
+	run(t, dynamic(1), func(s *site) {
+		s.ctld.submit(false, "g-1")
+		s.within(10*time.Second, "up", func() bool { return !s.live("g-1").ReadyAt.IsZero() })
+		id := s.live("g-1").ID
+		const scripts, reports = 40, 251
+		for attempt := range reports {
+			r := imds.Report{Stage: "running"}
+			for n := range scripts {
+				r.Scripts = append(r.Scripts, outcome(fleet.NodeReady, fmt.Sprint("s", n), fleet.OnErrorStop, 1, attempt+1))
+			}
+			s.report(id, r)
+		}
+		var events []store.Event
+		s.view(func(tx *store.Tx) (err error) {
+			events, err = tx.Events(clusterID, "node/g-1", 1_000_000)
+			return err
+		})
+		if n := len(events); n < 10_000 || n > 10_100 {
+			t.Errorf("%d events", n)
+		}
+		if i := s.live("g-1"); len(i.Scripts) != scripts || i.Scripts[0].Attempt != reports {
+			t.Errorf("%d scripts, the first at boot %d", len(i.Scripts), i.Scripts[0].Attempt)
 		}
 	})
 }

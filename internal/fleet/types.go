@@ -89,6 +89,8 @@ type Instance struct {
 	FailureCode condition.Code `json:"failureCode,omitempty"`
 	// Scripts is what came of its lifecycle scripts, each at its last run.
 	Scripts []ScriptOutcome `json:"scripts,omitempty"`
+	// Told counts the events that its reports have made.
+	Told int `json:"told,omitempty"`
 }
 
 // PrivateDNS returns the host name EC2 would give the instance, for example

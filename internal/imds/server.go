@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -103,7 +104,7 @@ func (s *Server) Handler() http.Handler {
 			r.Code = condition.BootstrapFailed // of an agent that knows more
 		}
 		r.Message, r.Log = cut(r.Message, 4<<10), cut(r.Log, 64<<10)
-		if len(r.Timings) > 32 {
+		if len(r.Timings) > 32 || slices.ContainsFunc(slices.Collect(maps.Keys(r.Timings)), func(stage string) bool { return len(stage) > 32 }) {
 			r.Timings = nil
 		}
 		r.Scripts = r.Scripts[:min(len(r.Scripts), fleet.MaxOutcomes)]

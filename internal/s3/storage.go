@@ -47,7 +47,7 @@ type process struct {
 	input io.Closer // the process ends when this does, so it never outlives us
 	ready chan struct{}
 	ended chan struct{}
-	err   error // set when ended
+	err   error // set when ended, never nil then
 }
 
 func newStorage(command []string, setup Setup, log *slog.Logger) *storage {
@@ -113,6 +113,9 @@ func (s *storage) start() (*process, error) {
 		_ = words.Close() // never fails (io.Pipe)
 		if text := <-last; text != "" {
 			p.err = errors.Join(p.err, errors.New(text))
+		}
+		if p.err == nil {
+			p.err = errors.New("it ended without a word")
 		}
 		close(p.ended)
 	}()

@@ -40,6 +40,7 @@ var scripts = []Script{
 	{Name: "mount-fsx-lustre", Version: "1.0.0", For: "Mount a Lustre file system"},
 	{Name: "configure-efs-homes", Version: "1.0.0", For: "Keep home directories on an NFS server"},
 	{Name: "configure-ldaps", Version: "1.0.0", For: "Take users and groups from an LDAP directory"},
+	{Name: "configure-cloudwatch-logs", Version: "1.0.0", For: "Ship the logs of a node to a bucket of S3"},
 }
 
 // File is one that can be read.
@@ -89,7 +90,10 @@ type shelf struct {
 var load = sync.OnceValue(func() (s shelf) {
 	for _, script := range scripts {
 		// Each is fetched alone, so it brings along what it shares with the others.
-		body := bytes.Replace(part(script.Name), []byte("# include common.sh\n"), part("common"), 1)
+		body := part(script.Name)
+		for _, name := range []string{"common", "role"} {
+			body = bytes.Replace(body, []byte("# include "+name+".sh\n"), part(name), 1)
+		}
 		sum := sha256.Sum256(body)
 		script.SHA256 = hex.EncodeToString(sum[:])
 		major, _, _ := strings.Cut(script.Version, ".")

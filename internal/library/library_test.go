@@ -85,6 +85,19 @@ func TestWrongUse(t *testing.T) {
 		{"configure-ldaps", []string{"--ldap-uri", "ldaps://x", "--search-base", "dc=x\nldap_tls_reqcert = never"}, "one line"},
 		{"configure-ldaps", []string{"--ldap-uri", "ldaps://x", "--search-base", "dc=x", "--secret-arn", "password"}, "neither the ARN"},
 		{"configure-ldaps", []string{"--ldap-uri", "ldaps://x", "--search-base", "dc=x", "--tls-cacert", "ca.pem"}, "neither an absolute path"},
+		{"configure-cloudwatch-logs", nil, "--s3-uri is missing"},
+		{"configure-cloudwatch-logs", []string{"--log-group-name", "/aws/pcs/x"}, "with --s3-uri s3://BUCKET/PREFIX"},
+		{"configure-cloudwatch-logs", []string{"--s3-uri", "s3://"}, "must be s3://BUCKET/PREFIX"},
+		{"configure-cloudwatch-logs", []string{"--s3-uri", "https://logs/x"}, "must be s3://BUCKET/PREFIX"},
+		{"configure-cloudwatch-logs", []string{"--s3-uri", "s3://Logs/x"}, "must be s3://BUCKET/PREFIX"},
+		{"configure-cloudwatch-logs", []string{"--s3-uri", "s3://logs/a//b"}, "must be s3://BUCKET/PREFIX"},
+		{"configure-cloudwatch-logs", []string{"--s3-uri", "s3://logs/a/../b"}, "none is . or .."},
+		{"configure-cloudwatch-logs", []string{"--s3-uri", "s3://logs/.."}, "none is . or .."},
+		{"configure-cloudwatch-logs", []string{"--s3-uri", "s3://logs/%n"}, "must be s3://BUCKET/PREFIX"},
+		{"configure-cloudwatch-logs", []string{"--s3-uri", "s3://logs/x\nExecStartPre=evil"}, "must be s3://BUCKET/PREFIX"},
+		{"configure-cloudwatch-logs", []string{"--s3-uri", "s3://logs", "--interval", "9"}, "10 to 86400"},
+		{"configure-cloudwatch-logs", []string{"--s3-uri", "s3://logs", "--interval", "86401"}, "10 to 86400"},
+		{"configure-cloudwatch-logs", []string{"--s3-uri", "s3://logs", "--interval", "a[$(id)]"}, "10 to 86400"},
 	} {
 		var out bytes.Buffer
 		cmd := exec.CommandContext(t.Context(), "bash", append([]string{paths[tt.script]}, tt.args...)...)

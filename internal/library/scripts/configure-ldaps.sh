@@ -6,6 +6,7 @@ set -euo pipefail
 NAME=configure-ldaps
 
 # include common.sh
+# include role.sh
 
 usage() {
   cat <<'HELP'
@@ -50,34 +51,14 @@ as_root
 need jq jq
 need curl curl
 
-# signed SERVICE ARGUMENT...: curl, signed with the credentials of the role.
-metadata=http://169.254.169.254
-signed() {
-  local service=$1 token role keys
-  shift
-  token=$(curl -sf --max-time 10 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' "$metadata/latest/api/token") || fail "the metadata service does not answer"
-  role=$(curl -sf --max-time 10 -H "X-aws-ec2-metadata-token: $token" "$metadata/latest/meta-data/iam/security-credentials/") || fail "this instance has no role: its credentials are needed for $service"
-  keys=$(curl -sf --max-time 10 -H "X-aws-ec2-metadata-token: $token" "$metadata/latest/meta-data/iam/security-credentials/$role") || fail "the credentials of the role $role cannot be had"
-  # By standard input, as everybody can see the arguments of a process.
-  jq -r '"user = \"\(.AccessKeyId):\(.SecretAccessKey)\"\nheader = \"X-Amz-Security-Token: \(.Token)\""' <<<"$keys" |
-    curl -sS --max-time 60 --fail-with-body --config - --aws-sigv4 "aws:amz:$region:$service" "$@"
-}
-region='' endpoint=''
-find_endpoint() {
-  local boot
-  boot=$(curl -sf --max-time 10 "$metadata/openpcs/v1/bootstrap") || fail "the metadata service of openpcs does not answer"
-  region=$(jq -r .region <<<"$boot")
-  endpoint=$(jq -r .endpoint <<<"$boot")
-}
-
 bind_dn='' bind_password=''
 if [[ -n $SECRET ]]; then
   if [[ $SECRET == /* ]]; then
     [[ $(stat -Lc %u:%a "$SECRET" 2>/dev/null) =~ ^0:[0-7]?[0-7]00$ ]] || fail "$SECRET must be a file of root that nobody else can read: chmod 600"
     document=$(cat "$SECRET")
   else
-    find_endpoint
-    answer=$(signed secretsmanager -X POST -H 'Content-Type: application/x-amz-json-1.1' -H 'X-Amz-Target: secretsmanager.GetSecretValue' \
+    identity || fail "$problem"
+    answer=$(signed secretsmanager --fail-with-body -X POST -H 'Content-Type: application/x-amz-json-1.1' -H 'X-Amz-Target: secretsmanager.GetSecretValue' \
       --data "$(jq -cn --arg id "$SECRET" '{SecretId: $id}')" "$endpoint/") ||
       fail "the secret $SECRET cannot be read: $(jq -r '.message // .Message // empty' <<<"$answer" 2>/dev/null)"
     document=$(jq -r '.SecretString // empty' <<<"$answer")
@@ -91,10 +72,10 @@ if [[ -n $SECRET ]]; then
   fi
 fi
 if [[ $CERT == s3://* ]]; then
-  find_endpoint
+  identity || fail "$problem"
   umask 022
   mkdir -p /etc/sssd
-  signed s3 --output /etc/sssd/ldap-ca.pem.new "$endpoint/${CERT#s3://}" || fail "$CERT cannot be read: $(tr -d '\n' </etc/sssd/ldap-ca.pem.new | head -c 500)"
+  signed s3 --fail-with-body --output /etc/sssd/ldap-ca.pem.new "$endpoint/${CERT#s3://}" || fail "$CERT cannot be read: $(tr -d '\n' </etc/sssd/ldap-ca.pem.new | head -c 500)"
   mv /etc/sssd/ldap-ca.pem.new /etc/sssd/ldap-ca.pem
   CERT=/etc/sssd/ldap-ca.pem
 fi

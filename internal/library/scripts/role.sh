@@ -7,7 +7,7 @@ boot='' region='' endpoint='' keys='' problem=''
 metadata() {
   local path=$1 answer
   shift
-  answer=$(curl -s --max-time 10 -w '\n%{http_code}' "$@" "http://169.254.169.254$path") || return 1
+  answer=$(curl -s --connect-timeout 3 --max-time 10 -w '\n%{http_code}' "$@" "http://169.254.169.254$path") || return 1
   case ${answer##*$'\n'} in
     200) printf '%s' "${answer%$'\n'*}" ;;
     404) return 2 ;;

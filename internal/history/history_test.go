@@ -62,7 +62,7 @@ func TestEveryKindHasASentence(t *testing.T) {
 			}
 			ast.Inspect(file, func(n ast.Node) bool {
 				switch n := n.(type) {
-				case *ast.CallExpr: // event(tx, now, cluster, subject, kind, detail), w.event(subject, kind, detail)
+				case *ast.CallExpr: // event(tx, now, cluster, subject, kind, detail), w.event(subject, kind, detail), tell(tx, i, now, kind, detail)
 					name := ""
 					switch f := n.Fun.(type) {
 					case *ast.Ident:
@@ -70,7 +70,7 @@ func TestEveryKindHasASentence(t *testing.T) {
 					case *ast.SelectorExpr:
 						name = f.Sel.Name
 					}
-					if name == "event" && len(n.Args) >= 3 {
+					if (name == "event" || name == "tell") && len(n.Args) >= 3 {
 						kind(n.Args[len(n.Args)-2])
 					}
 				case *ast.KeyValueExpr:

@@ -376,12 +376,21 @@ func slurmdCode(said string) condition.Code {
 // finalize starts Slurm's daemons.
 func (n *node) finalize(ctx context.Context) error {
 	const script = "pcs_bootstrap_finalize.sh"
-	late := time.AfterFunc(slurmdPatience, func() {
+	waiting, up := context.WithCancel(ctx)
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		if pause(waiting, slurmdPatience) != nil {
+			return
+		}
 		code, said := slurmdTrouble()
 		n.log.line(script, "WARN", "slurmd does not come up yet: %s", said)
-		_ = n.report(ctx, imds.Report{Stage: "slurmd-waits", Code: code, Message: said})
-	})
-	defer late.Stop()
+		_ = n.report(waiting, imds.Report{Stage: "slurmd-waits", Code: code, Message: said})
+	}()
+	defer func() { // before anything else is told
+		up()
+		<-told
+	}()
 	for try := 1; ; try++ {
 		out, err := exec.CommandContext(ctx, "systemctl", "start", "slurmd").CombinedOutput()
 		if err == nil {

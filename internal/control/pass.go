@@ -219,6 +219,9 @@ func (c *Control) plan(ctx context.Context, l *loop) (time.Time, error) {
 		for _, i := range instances {
 			w.instances[i.ID] = i
 		}
+		if err := w.stay(actions); err != nil {
+			return err
+		}
 		for _, a := range actions {
 			effect, err := w.record(a)
 			if err != nil {
@@ -401,6 +404,27 @@ func (w *recorder) leave(i fleet.Instance, a fleet.Action) error {
 	})}
 	if a.Kind == fleet.Replace {
 		errs = append(errs, scaling.Append(w.tx, scaling.OfReplacement(i, a.Reason, w.now)))
+	}
+	return errors.Join(errs...)
+}
+
+// stay takes back that Slurm was asked to give up nodes that it shows up and
+// has not given up: one that did not answer for a while, or that a person
+// took over. When such a node ends later it is for another reason.
+func (w *recorder) stay(actions []fleet.Action) error {
+	left := map[string]bool{}
+	for _, a := range actions {
+		left[a.Instance] = true
+	}
+	var errs []error
+	for id, i := range w.instances {
+		seen := w.o.Slurm[i.NodeName]
+		if i.Leaving == "" || i.State != fleet.Running || left[id] || !seen.Ready() || seen.HasAny("DRAIN", "POWER_DOWN", "POWER_DRAIN", "POWERING_DOWN") {
+			continue
+		}
+		i.Leaving = ""
+		w.instances[id] = i
+		errs = append(errs, fleet.Instances.Put(w.tx, i))
 	}
 	return errors.Join(errs...)
 }

@@ -39,7 +39,7 @@ func (b Breaker) String() string {
 
 // Failed counts a failed start; limit is how many open the breaker, 0 for
 // never. What fails while the group rests was under way when the breaker
-// opened, and counts no more: a job of many nodes that all fail is one try.
+// opened, and counts no more.
 func (g *Group) Failed(limit int, code condition.Code, text, reason string, now time.Time) {
 	b := &g.Breaker
 	if b.Open && rests(now, b.NotBefore) {

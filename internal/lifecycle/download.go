@@ -22,10 +22,11 @@ const (
 	// MaxScript is what a script may have: PCS's agent rejects more.
 	MaxScript = 2 << 20
 	// tries and the limits below keep a download within the 17 seconds that
-	// PCS's agent takes at most: 3 times 5 s, and pauses of 0.5 and 1 s.
+	// PCS's agent takes at most: 3 times 4 s, and pauses of about 1.5 and
+	// 3 s, in which openpcs itself may be restarted.
 	tries      = 3
-	tryLimit   = 5 * time.Second
-	firstPause = 500 * time.Millisecond
+	tryLimit   = 4 * time.Second
+	firstPause = 1500 * time.Millisecond
 	// maxRedirects of an https location.
 	maxRedirects = 5
 )

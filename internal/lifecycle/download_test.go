@@ -101,7 +101,7 @@ func TestB7_DownloadsThatFail(t *testing.T) {
 		"500-always":         {at: s3, answers: always(500, s3Error("InternalError", "again")), tries: 3, says: "500 InternalError: again (after 3 tries)"},
 		"connection-twice":   {at: web, answers: twice(0, "connection refused"), tries: 3},
 		"connection-always":  {at: web, answers: always(0, "connection refused"), tries: 3, says: "connection refused (after 3 tries)"},
-		"silence":            {at: s3, answers: always(0, "hang"), tries: 3, says: "no answer within 5s (after 3 tries)"},
+		"silence":            {at: s3, answers: always(0, "hang"), tries: 3, says: "no answer within 4s (after 3 tries)"},
 		"largest":            {at: s3, answers: always(200, strings.Repeat("x", lifecycle.MaxScript)), tries: 1},
 		"too-large":          {at: s3, answers: always(200, strings.Repeat("x", lifecycle.MaxScript+1)), tries: 1, says: "it is larger than 2 MiB"},
 		"redirect": {at: web, tries: 2, answers: func(n int, _ *http.Request) (int, string) {

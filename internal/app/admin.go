@@ -189,10 +189,10 @@ func (a *App) nodes(ctx context.Context) ([]NodeRow, error) {
 			if err != nil {
 				return err
 			}
-			live := map[string]string{} // instance ids by node
+			live := map[string]fleet.Instance{} // by node
 			for _, i := range instances {
 				if i.State.Live() {
-					live[i.NodeName] = i.ID
+					live[i.NodeName] = i
 				}
 			}
 			states := a.control.States(c.ID)
@@ -202,7 +202,11 @@ func (a *App) nodes(ctx context.Context) ([]NodeRow, error) {
 					if s, ok := states[row.Name]; ok {
 						row.Status, row.Reason = strings.Join(s.State, "+"), s.Reason
 					}
-					row.Instance = live[row.Name]
+					i := live[row.Name]
+					row.Instance = i.ID
+					if trouble := i.Trouble(); row.Reason == "" && len(trouble) > 0 {
+						row.Reason = string(trouble[0].Code) + ": see openpcs explain " + row.Name
+					}
 					rows = append(rows, row)
 				}
 			}

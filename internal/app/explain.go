@@ -25,6 +25,8 @@ type Explanation struct {
 	Now    []string `json:"now"`    // sentences on the present
 	Next   []string `json:"next"`   // and on what comes next
 	Events []Moment `json:"events"` // the oldest first
+
+	told []condition.Code // those whose meaning Now has
 }
 
 // Moment is one event with its sentence.
@@ -42,10 +44,11 @@ func (e *Explanation) tell(events []store.Event) {
 	}
 }
 
-// problem tells of a condition, with what to do.
+// problem tells of a condition, the first time with what to do.
 func (e *Explanation) problem(code condition.Code, text string) {
 	e.Now = append(e.Now, string(code)+": "+text)
-	if c, ok := condition.Find(code); ok && c.Severity != condition.Info {
+	if c, ok := condition.Find(code); ok && c.Severity != condition.Info && !slices.Contains(e.told, code) {
+		e.told = append(e.told, code)
 		e.Now = append(e.Now, "  "+c.Text, "  What to do: "+c.Fix)
 	}
 }
@@ -241,12 +244,17 @@ func (e *Explanation) groupTrouble(v view, g fleet.Group) {
 	}
 }
 
+// maxTrouble is how many scripts that failed on instances in service a group's
+// explanation has: all of its instances run the same ones.
+const maxTrouble = 5
+
 func (a *App) explainGroup(tx *store.Tx, v view, g fleet.Group, e *Explanation) error {
 	e.ID, e.Status = g.ID, string(g.Status)
 	e.Now = append(e.Now, fmt.Sprintf("The compute node group %s (%s) is %s, with %d to %d instances.", g.Name, g.ID, g.Status, g.Min, g.Max))
 	e.groupTrouble(v, g)
 	states := map[string]int{}
 	subjects := []string{"group/" + g.Name}
+	var trouble []fleet.ErrorInfo
 	for n := 1; n <= g.Max; n++ {
 		name := g.NodeName(n)
 		states[strings.Join(v.o.Slurm[name].State, "+")]++
@@ -257,6 +265,15 @@ func (a *App) explainGroup(tx *store.Tx, v view, g fleet.Group, e *Explanation) 
 			e.problem(n.FailureCode, fmt.Sprintf("node %s, %d times in a row: %s", name, n.Attempts, n.LastFailure))
 			e.Next = append(e.Next, prefixed(name+": ", fleet.Outlook(v.o, g, g.NodeIndex(name), v.cluster.IdleTime))...)
 		}
+		if i, ok := v.o.Live(name); ok {
+			trouble = append(trouble, i.Trouble()...)
+		}
+	}
+	for _, t := range trouble[:min(len(trouble), maxTrouble)] {
+		e.problem(t.Code, t.Message)
+	}
+	if more := len(trouble) - maxTrouble; more > 0 {
+		e.Now = append(e.Now, fmt.Sprintf("There are %d more of these: openpcs explain NODE tells them.", more))
 	}
 	for state, n := range states {
 		e.Now = append(e.Now, fmt.Sprintf("Nodes that are %s in Slurm: %d.", firstOf(state, "not known yet"), n))
@@ -277,7 +294,12 @@ func (a *App) explainGroup(tx *store.Tx, v view, g fleet.Group, e *Explanation) 
 func (a *App) explainNode(tx *store.Tx, v view, g fleet.Group, name string, e *Explanation) error {
 	e.Now = append(e.Now, nodeSentences(v, name)...)
 	if n := v.o.Nodes[name]; n.LastFailure != "" {
-		if _, ok := condition.Find(n.FailureCode); ok {
+		_, known := condition.Find(n.FailureCode)
+		switch {
+		case !known:
+		case n.Attempts == 0 && fleet.NodeState(v.o, g, name) == fleet.NodeUp:
+			e.Now = append(e.Now, fmt.Sprintf("It came up since its last failure (%s: %s).", n.FailureCode, n.LastFailure))
+		default:
 			e.Now = append(e.Now, "Its last failure:")
 			e.problem(n.FailureCode, n.LastFailure)
 		}

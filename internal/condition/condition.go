@@ -173,7 +173,7 @@ var all = []Condition{
 	{
 		LifecycleActionFailed, "node", Warning,
 		"A lifecycle script failed, and its onError (STOP_SEQUENCE or CONTINUE) left the node in service. After STOP_SEQUENCE the scripts behind it in its stage did not run.",
-		"The message names the script, its stage, its exit code and its log: `openpcs logs INSTANCE` prints that. Correct the script and update the group, which replaces the node when its jobs are done.",
+		"The message names the script, its stage, its exit code and its log: `openpcs logs INSTANCE` prints that. Correct the script, or where it is to come from, and update the group, which replaces the node when its jobs are done.",
 	},
 	{
 		SlurmVersionMismatch, "node", Error,

@@ -41,7 +41,7 @@ func scriptsEnded(tx *store.Tx, i fleet.Instance, outcomes []fleet.ScriptOutcome
 			"attempt": o.Attempt, "seconds": o.Seconds, "output": o.Output, "log": o.Log,
 		}
 		if o.Failure != "" {
-			detail["failure"] = o.Failure
+			detail["failure"] = o.Why()
 			if o.OnError != fleet.OnErrorTerminate {
 				detail["code"] = condition.LifecycleActionFailed
 			}
@@ -100,9 +100,12 @@ func failedReady(tx *store.Tx, i fleet.Instance, r imds.Report, now time.Time) e
 
 // clearExtra empties the Extra of a node in Slurm whose instance has put there
 // that scripts failed: Slurm keeps it over instances. It is done as well as it
-// can be; the next update of the node's Extra is right again.
+// can be; the next update of the node's Extra is right again. An instance whose
+// slurmd was never started has put nothing there, and its node is left alone:
+// Slurm drops the reason of a node that is neither down nor drained with any
+// update of it, and that reason is what its users are to see while it rests.
 func (c *Control) clearExtra(ctx context.Context, i fleet.Instance) {
-	if !slices.ContainsFunc(i.Scripts, func(o fleet.ScriptOutcome) bool { return o.Failure != "" }) {
+	if i.ReleasedAt.IsZero() || !slices.ContainsFunc(i.Scripts, func(o fleet.ScriptOutcome) bool { return o.Failure != "" }) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)

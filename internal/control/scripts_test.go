@@ -115,6 +115,25 @@ func TestReportsWithoutEnd(t *testing.T) {
 	})
 }
 
+// The reason of a node whose script failed before slurmd is there while it
+// rests, as on PCS: nothing is to take it away by the way.
+func TestReasonOutlivesTheInstance(t *testing.T) {
+	run(t, withScripts(), func(s *site) {
+		s.act("hang")
+		s.ctld.submit(false, "g-1")
+		s.within(10*time.Second, "launched", func() bool { return s.live("g-1").State == fleet.Running })
+		i := s.live("g-1")
+		failed := outcome(fleet.NodeBootstrapped, "first", fleet.OnErrorTerminate, 1, 1)
+		s.report(i.ID, imds.Report{Stage: "failed", Code: condition.LifecycleScriptFailed, Message: failed.Sentence(), Scripts: []fleet.ScriptOutcome{failed}})
+		s.within(10*time.Second, "the instance is gone", func() bool {
+			return slices.ContainsFunc(s.instances("g-1"), func(o fleet.Instance) bool { return o.ID == i.ID && o.State == fleet.Terminated })
+		})
+		if n := s.ctld.ran("NodeName=g-1 Extra="); n != 0 {
+			t.Errorf("the node, which never showed anything, was updated %d times: %v", n, s.commands())
+		}
+	})
+}
+
 // TestB10: a script of nodeReady that must not fail does so under a job.
 func TestB10_JobsEndBeforeTheInstanceThatFailed(t *testing.T) {
 	run(t, withScripts(), func(s *site) {

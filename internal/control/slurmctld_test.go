@@ -221,6 +221,9 @@ func (d *slurmctld) Run(_ context.Context, argv ...string) (agent.Ran, error) {
 		}
 		if extra, ok := set["Extra"]; ok {
 			h.extra = extra
+			if h.base != "DOWN" && !h.is("DRAIN") {
+				h.reason = "" // as the real one does with any update
+			}
 			continue
 		}
 		switch set["State"] {

@@ -135,11 +135,7 @@ func first(s string, n int) string {
 // Sentence tells of a failure: which script, what happened, what that leads
 // to and where its log is.
 func (o ScriptOutcome) Sentence() string {
-	exit := ", exit code " + strconv.Itoa(o.ExitCode)
-	if o.ExitCode == NotRun {
-		exit = ""
-	}
-	text := fmt.Sprintf("the script %q of the stage %s failed (onError %s%s): %s", o.Name, o.Stage, o.OnError, exit, o.Failure)
+	text := fmt.Sprintf("the script %q of the stage %s failed (onError %s): %s", o.Name, o.Stage, o.OnError, o.Why())
 	if said := o.LastLine(); said != "" {
 		text += "; it said last: " + said
 	}
@@ -147,6 +143,21 @@ func (o ScriptOutcome) Sentence() string {
 		text += "; its log is " + o.Log
 	}
 	return text
+}
+
+// Why says what was wrong with a script that failed. Where the PCS agent's
+// words, which executor.log has, are the name and the exit code once more, it is
+// the exit code alone.
+func (o ScriptOutcome) Why() string {
+	exit := "exit code " + strconv.Itoa(o.ExitCode)
+	if rest, ok := strings.CutPrefix(o.Failure, "script '"+o.Name+"' failed with exit status "); ok {
+		_, signal, _ := strings.Cut(rest, "))")
+		return exit + signal
+	}
+	if o.ExitCode == NotRun {
+		return strings.TrimSuffix(o.Failure, ".")
+	}
+	return strings.TrimSuffix(o.Failure, ".") + " (" + exit + ")"
 }
 
 // LastLine is the last line of a script's output, as far as it fits into a

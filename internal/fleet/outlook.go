@@ -63,6 +63,9 @@ func Outlook(o Observed, g Group, index int, idle time.Duration) []string {
 	case NodeHeld:
 		return []string{lacks}
 	case NodeResting:
+		if index <= g.Min {
+			return []string{"After its failure the next launch is " + at(n.NotBefore) + ": it is within the group's minimum of " + fmt.Sprint(g.Min) + "."}
+		}
 		return []string{"After its failure the next launch is " + at(n.NotBefore) + " at the earliest, as soon as a job wants it."}
 	case NodeWanted:
 		if held {

@@ -32,6 +32,7 @@ func TestOutlook(t *testing.T) {
 			s.group.Refused = rest("big/subnet-1", "big/subnet-2", "small/subnet-1", "small/subnet-2")
 		}, "no capacity (Full). One launch tries again at 12:01:00 (in 1m0s)"},
 		{"resting", off, func(s *scene) { s.node.NotBefore = noon.Add(20 * time.Second) }, "the next launch is at 12:00:20 (in 20s) at the earliest"},
+		{"resting_within_the_minimum", off, func(s *scene) { s.group.Min, s.node.NotBefore = 1, noon.Add(20*time.Second) }, "the next launch is at 12:00:20 (in 20s): it is within the group's minimum of 1."},
 		{"wanted", off, func(s *scene) { s.node.Want = true }, "about to be launched"},
 		{"down", off, func(s *scene) { s.slurm[0], s.reason = "DOWN", "person" }, "left to whoever set it so"},
 		{"down_while_up", wanted, func(s *scene) { s.slurm[0], s.reason = "DOWN", "person" }, "left to whoever set it so"},

@@ -182,6 +182,9 @@ var sentences = map[string]func(d detail) string{
 // script tells what came of a lifecycle script.
 func script(d detail) string {
 	text := "the script " + d.text("script") + " of the stage " + d.text("stage") + " on " + d.text("instance")
+	if boot, ok := d["attempt"]; ok && fmt.Sprint(boot) != "1" {
+		text += " at its boot " + fmt.Sprint(boot)
+	}
 	if d["failure"] == nil {
 		return text + " succeeded, after " + d.text("seconds") + " s"
 	}

@@ -76,7 +76,10 @@ func (c *check) scripts(field string, in []LifecycleScript) {
 }
 
 func (c *check) source(at string, in ScriptSource) {
-	location := c.sized(at+".scriptLocation", in.ScriptLocation, 1, maxScriptLocation, scriptLocationPattern)
+	location := c.need(at+".scriptLocation", in.ScriptLocation)
+	if in.ScriptLocation != nil && c.length(at+".scriptLocation", location, 1, maxScriptLocation) && !scriptLocationPattern.MatchString(location) {
+		c.bad(at+".scriptLocation", "%s is neither s3://BUCKET/KEY nor https://HOST/PATH, where HOST is a name with a dot in it", quote(location))
+	}
 	if in.S3VersionID != nil {
 		c.length(at+".s3VersionId", *in.S3VersionID, 0, maxS3Version)
 		if in.ScriptLocation != nil && !strings.HasPrefix(location, "s3://") {

@@ -18,9 +18,14 @@ func Outlook(o Observed, g Group, index int, idle time.Duration) []string {
 	}
 	i, _ := o.Live(name)
 	rest, held := g.Held(o.Now)
-	lacks := fmt.Sprintf("Its group has no capacity (%s). One launch tries again %s, as soon as a job wants it.", rest.EC2Code, at(rest.NotBefore))
+	// Nodes within the minimum are wanted without a job.
+	wanted := ", as soon as a job wants it"
+	if index <= g.Min {
+		wanted = ""
+	}
+	lacks := fmt.Sprintf("Its group has no capacity (%s). One launch tries again %s%s.", rest.EC2Code, at(rest.NotBefore), wanted)
 	if rest.Code == condition.BreakerOpen {
-		lacks = fmt.Sprintf("%d starts in its group failed in a row (%s). One launch tries again %s, as soon as a job wants it.", g.Breaker.Failures, rest.Code, at(rest.NotBefore))
+		lacks = fmt.Sprintf("%d starts in its group failed in a row (%s). One launch tries again %s%s.", g.Breaker.Failures, rest.Code, at(rest.NotBefore), wanted)
 	}
 	resume := "scontrol update nodename=" + name + " state=resume gives it back."
 	switch NodeState(o, g, name) {

@@ -206,6 +206,10 @@ $`)
 		}
 		now, events := c.history(t, name)
 		must(t, strings.Contains(strings.Join(now, "\n"), "LIFECYCLE_ACTION_FAILED: "), "explain does not say it: %v", now)
+		for _, args := range [][]string{{"explain", "group", c.id + "/lca-static"}, {"nodes", c.id}} {
+			r := succeed(t, openpcs(args...))
+			must(t, strings.Contains(r.out, "LIFECYCLE_ACTION_FAILED: "), "openpcs %v does not say it: %s", args, r)
+		}
 		var codes []string
 		for _, e := range since(events, updated, "script") {
 			codes = append(codes, fmt.Sprint(e.Detail["stage"], "/", e.Detail["script"], "=", e.Detail["exitCode"], " ", e.Detail["code"]))

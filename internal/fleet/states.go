@@ -160,7 +160,7 @@ func clusterMachine() Machine {
 }
 
 const (
-	groupText = "The status of a compute node group is that of the PCS API. It says whether slurmctld\nknows the group as it was asked for, and nothing about its nodes: a group without\ncapacity is `ACTIVE`, and `errorInfo` has what its nodes lack. So is one whose scripts fail, and\none whose instances are still being replaced after an update: each goes when its jobs\nare done."
+	groupText = "The status of a compute node group is that of the PCS API. It says whether slurmctld\nknows the group as it was asked for, and nothing about its nodes: a group without\ncapacity is `ACTIVE`, and `errorInfo` has what its nodes lack. One whose scripts fail is\n`ACTIVE` too, and one whose instances are still being replaced after an update: each\ngoes when its jobs are done."
 	queueText = "The status of a queue is that of the PCS API. It says whether slurmctld has the\npartition as it was asked for."
 
 	groupDeleting = "The group's instances are ended; then the next configuration leaves its nodes out. Nothing turns back from here."

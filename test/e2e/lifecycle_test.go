@@ -206,7 +206,7 @@ $`)
 		}
 		now, events := c.history(t, name)
 		must(t, strings.Contains(strings.Join(now, "\n"), "LIFECYCLE_ACTION_FAILED: "), "explain does not say it: %v", now)
-		for _, args := range [][]string{{"explain", "group", c.id + "/lca-static"}, {"nodes", c.id}} {
+		for _, args := range [][]string{{"explain", "group", c.id + "/lca-static"}, {"nodes"}} {
 			r := succeed(t, openpcs(args...))
 			must(t, strings.Contains(r.out, "LIFECYCLE_ACTION_FAILED: "), "openpcs %v does not say it: %s", args, r)
 		}

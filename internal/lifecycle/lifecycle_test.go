@@ -602,7 +602,15 @@ func TestAgentKilled(t *testing.T) {
 		return pid
 	}
 	left := pid()
-	// The next agent knows nothing but what is on disk.
+	// The next agent knows nothing but what is on disk, where the process is a
+	// moment after it began.
+	for limit, tick := time.After(10*time.Second), time.Tick(time.Millisecond); !strings.Contains(i.read(i.config("record.json")), fmt.Sprintf(`"process":%d,`, left)); {
+		select {
+		case <-tick:
+		case <-limit:
+			t.Fatalf("process %d is not on record: %s", left, i.read(i.config("record.json")))
+		}
+	}
 	if err := i.open("i-1", actions); err != nil {
 		t.Fatal(err)
 	}

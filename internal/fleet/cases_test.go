@@ -166,3 +166,80 @@ func TestD6_DownBeforeCleared(t *testing.T) {
 		t.Errorf("down and without an instance: %q", text(actions))
 	}
 }
+
+// TestD12_UpdateLeavesCapacity: an update takes no more than half of a group's
+// minimum at a time, however long the fresh nodes need to come up
+// (slurm-operator 1.0.5 drained groups to nothing); in the end all are fresh.
+func TestD12_UpdateLeavesCapacity(t *testing.T) {
+	serves := func(o fleet.Observed, g fleet.Group, gone map[string]bool) (count int) {
+		for n := 1; n <= g.Min; n++ {
+			name := g.NodeName(n)
+			seen, known := o.Slurm[name]
+			backed := slices.ContainsFunc(o.Instances, func(i fleet.Instance) bool {
+				return i.NodeName == name && i.State == fleet.Running && !i.RegisteredAt.IsZero() && i.Failure == ""
+			})
+			if known && backed && !gone[name] && seen.Ready() && !seen.HasAny("POWER_DOWN", "POWER_DRAIN", "DRAIN") {
+				count++
+			}
+		}
+		return count
+	}
+	t.Run("always", func(t *testing.T) {
+		rapid.Check(t, func(t *rapid.T) {
+			o := anything(t)
+			actions, _ := fleet.Plan(o)
+			gone := map[string]bool{}
+			for _, a := range actions {
+				if a.Kind == fleet.Replace && a.Code == condition.GroupUpdated {
+					gone[a.Node] = true
+				}
+			}
+			for _, g := range o.Groups {
+				before, after := serves(o, g, nil), serves(o, g, gone)
+				if after < min(before, g.Min/2) {
+					t.Fatalf("of %d nodes of %s that take jobs, minimum %d, the update leaves %d", before, g.Name, g.Min, after)
+				}
+			}
+		})
+	})
+	t.Run("four", func(t *testing.T) {
+		s := wanted()
+		s.group.Min, s.group.Max, s.group.Revision = 4, 4, 1
+		o := fleet.Observed{Now: noon, Confirmed: noon, Groups: []fleet.Group{s.group}, Nodes: map[string]fleet.Node{}, Slurm: map[string]slurm.Node{}}
+		for n := 1; n <= 4; n++ {
+			name, i := s.group.NodeName(n), s.instances[0]
+			i.ID, i.NodeName = "i-"+name, name
+			o.Instances = append(o.Instances, i)
+			o.Nodes[name] = fleet.Node{Name: name, GroupID: s.group.ID, Index: n, Want: true}
+			o.Slurm[name] = slurm.Node{Name: name, State: []string{"IDLE", "CLOUD"}}
+		}
+		taken := func() (out []string) {
+			actions, _ := fleet.Plan(o)
+			for _, a := range actions {
+				if a.Kind == fleet.Replace {
+					out = append(out, a.Node)
+				}
+			}
+			return out
+		}
+		first := taken()
+		if len(first) != 2 {
+			t.Fatalf("the update takes %v at once, want two", first)
+		}
+		for _, name := range first { // they go, and the fresh ones take long
+			o.Slurm[name] = slurm.Node{Name: name, State: []string{"IDLE", "CLOUD", "POWERING_UP", "NOT_RESPONDING"}}
+			for k := range o.Instances {
+				if o.Instances[k].NodeName == name {
+					o.Instances[k].GroupRevision, o.Instances[k].ReadyAt, o.Instances[k].ReleasedAt = 1, time.Time{}, noon
+				}
+			}
+		}
+		if more := taken(); len(more) > 0 {
+			t.Errorf("while those come up the update takes %v", more)
+		}
+		o.Slurm[first[0]] = slurm.Node{Name: first[0], State: []string{"IDLE", "CLOUD"}}
+		if more := taken(); len(more) != 1 {
+			t.Errorf("with one fresh node up the update takes %v, want one", more)
+		}
+	})
+}

@@ -49,6 +49,9 @@ func Outlook(o Observed, g Group, index int, idle time.Duration) []string {
 		if i.Failure != "" {
 			return []string{"A lifecycle script failed on its instance: when its jobs are done, the instance is ended as failed, and a fresh one takes its place."}
 		}
+		if index <= g.Min && g.Min > 1 {
+			return []string{"Its group was updated: when its jobs are done, a fresh instance takes its place. Half of the group's minimum stays meanwhile, so it may wait for others to come up."}
+		}
 		return []string{"Its group was updated: when its jobs are done, a fresh instance takes its place."}
 	case NodeUp:
 		switch {

@@ -97,7 +97,7 @@ type Observed struct {
 // is no longer configured, its group is being deleted, or was updated before
 // its slurmd could start.
 func Plan(o Observed) (actions []Action, next time.Time) {
-	p := planner{Observed: o, byNode: map[string]Instance{}, tries: map[string]map[[2]string]bool{}, starting: map[string]bool{}}
+	p := planner{Observed: o, byNode: map[string]Instance{}, tries: map[string]map[[2]string]bool{}, starting: map[string]bool{}, serving: map[string]int{}}
 	groups := map[string]Group{}
 	for _, g := range o.Groups {
 		groups[g.ID] = g
@@ -112,6 +112,9 @@ func Plan(o Observed) (actions []Action, next time.Time) {
 		if (i.State == Pending || i.State == Running) && i.ReadyAt.IsZero() {
 			p.starting[i.GroupID] = true
 		}
+	}
+	for _, g := range o.Groups {
+		p.serving[g.ID] = p.served(g)
 	}
 	for _, i := range o.Instances {
 		p.instance(i, groups)
@@ -134,7 +137,9 @@ type planner struct {
 	tries  map[string]map[[2]string]bool // launches under way, by group, type and subnet
 	// starting are the groups with an instance that is not up yet.
 	starting map[string]bool
-	actions  []Action
+	// serving is how many nodes of a group's minimum take jobs.
+	serving map[string]int
+	actions []Action
 	next     time.Time
 	look     bool // a decision needs to know what Slurm has now
 }
@@ -260,8 +265,42 @@ func (p *planner) instance(i Instance, groups map[string]Group) {
 	case i.Failure != "":
 		p.replace(g, i, i.FailureCode, i.Failure)
 	case i.GroupRevision != g.Revision && g.settled():
-		p.replace(g, i, condition.GroupUpdated, "the compute node group was updated")
+		if p.spare(g, i.NodeName) {
+			p.replace(g, i, condition.GroupUpdated, "the compute node group was updated")
+		}
 	}
+}
+
+// takesJobs reports whether a node is up, and not about to be powered down.
+func (p *planner) takesJobs(name string) bool {
+	i, live := p.byNode[name]
+	n, known := p.Slurm[name]
+	return live && known && i.State == Running && !i.RegisteredAt.IsZero() && i.Failure == "" &&
+		n.Ready() && !n.HasAny("POWER_DOWN", "POWER_DRAIN", "DRAIN")
+}
+
+// served counts the nodes of a group's minimum that take jobs.
+func (p *planner) served(g Group) (count int) {
+	for n := 1; n <= g.Min; n++ {
+		if p.takesJobs(g.NodeName(n)) {
+			count++
+		}
+	}
+	return count
+}
+
+// spare reports whether an update may take a node now: half of the minimum
+// stays, until as many are up that were launched after it. So an update to
+// what does not come up leaves a group something to run jobs on.
+func (p *planner) spare(g Group, name string) bool {
+	if g.NodeIndex(name) > g.Min || !p.takesJobs(name) {
+		return true
+	}
+	if p.serving[g.ID] <= g.Min/2 {
+		return false
+	}
+	p.serving[g.ID]--
+	return true
 }
 
 // replace has Slurm drain a node that is up, let its jobs end and suspend it;

@@ -140,8 +140,8 @@ type planner struct {
 	// serving is how many nodes of a group's minimum take jobs.
 	serving map[string]int
 	actions []Action
-	next     time.Time
-	look     bool // a decision needs to know what Slurm has now
+	next    time.Time
+	look    bool // a decision needs to know what Slurm has now
 }
 
 func (p *planner) do(a Action) { p.actions = append(p.actions, a) }

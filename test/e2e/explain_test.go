@@ -39,7 +39,7 @@ func TestExplain(t *testing.T) {
 		want []string
 	}{
 		{"instance " + instance.ID, []string{"The instance " + instance.ID + " is terminated.", "a user terminated the instance " + instance.ID}},
-		{"node " + c.id + "/node-4", []string{"Its last failure:", "TERMINATED_BY_USER: pcs: instance " + instance.ID, "Next: It stays up while it has jobs, and 10m0s longer."}},
+		{"node " + c.id + "/node-4", []string{"It came up since its last failure (TERMINATED_BY_USER: pcs: instance " + instance.ID, "Next: It stays up while it has jobs, and 10m0s longer."}},
 		{"job " + id + " --cluster " + c.name, []string{"is RUNNING", "started on node-4", "It was requeued 1 times."}},
 		{"group node --cluster " + c.name, []string{"The compute node group node (" + c.groups["node"] + ") is ACTIVE, with 0 to 4 instances.", "asked for the fault " + fault.ID}},
 		{"cluster " + c.name, []string{"The cluster shared (" + c.id + ", Slurm 26.05, SMALL) is ACTIVE", "asked by arn:aws:iam::000000000000:", "CreateQueue", "slurmctld runs with the configuration"}},

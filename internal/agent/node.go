@@ -350,9 +350,22 @@ func (n *node) configure() error {
 	)
 }
 
-// slurmdTrouble says what keeps slurmd from coming up, by the end of its log.
+// slurmdTrouble says what keeps slurmd from coming up: in the end of its log,
+// or, before it has the configuration that names one, of the journal.
 func slurmdTrouble() (condition.Code, string) {
-	said := lastLines("/var/log/slurm/slurmd.log", 5)
+	const path = "/var/log/slurm/slurmd.log"
+	said := ""
+	if text, err := os.ReadFile(path); err == nil && len(text) > 0 {
+		said = lastLines(path, 5)
+	} else {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		out, err := exec.CommandContext(ctx, "journalctl", "--unit=slurmd", "--boot", "--output=cat", "--lines=5", "--quiet").Output()
+		said = strings.Join(strings.Split(strings.TrimSpace(string(out)), "\n"), " | ")
+		if said == "" {
+			said = fmt.Sprintf("it wrote nothing to %s or the journal (%v)", path, err)
+		}
+	}
 	return slurmdCode(said), said
 }
 

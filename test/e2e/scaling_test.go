@@ -88,7 +88,14 @@ func TestB4_BootstrapsThatFail(t *testing.T) {
 	r := succeed(t, openpcs("explain", "group", "fails"))
 	must(t, strings.Contains(r.out, "BREAKER_OPEN: ") && strings.Contains(r.out, "One launch of the group fails tries again at "), "not explained: %s", r)
 
-	records := c.scaled(t, "fails-1")
+	var records []scalingRecord
+	eventually(t, 30*time.Second, "the second instance has ended", func() error {
+		// The breaker opens when that is decided.
+		if records = c.scaled(t, "fails-1"); len(records) < 6 {
+			return fmt.Errorf("the scaling log has %v", steps(records))
+		}
+		return nil
+	})
 	want := []string{"LAUNCHED MAINTAIN_MIN_CAPACITY", "REGISTERED REGISTER_SUCCESS", "TERMINATED BOOTSTRAP_FAILED"}
 	must(t, len(records) >= 6 && slices.Equal(steps(records[:6]), append(slices.Clone(want), want...)), "the scaling log has %v", steps(records))
 	first := records[0].Details.Instance

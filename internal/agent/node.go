@@ -34,8 +34,8 @@ const (
 	bootLimit = 30 * time.Minute
 	// registerLimit is PCS's own limit for the registration.
 	registerLimit = 600 * time.Second
-	// slurmdPatience is how long slurmd may take before it is told that it does
-	// not come up; it takes a quarter of a second, and goes on trying.
+	// slurmdPatience is how often it is looked at a slurmd that does not come
+	// up: it takes a quarter of a second, else it goes on trying.
 	slurmdPatience = 10 * time.Second
 	// slurmdTries are how often a slurmd that does not start is started again.
 	slurmdTries = 3
@@ -393,12 +393,16 @@ func (n *node) finalize(ctx context.Context) error {
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
-		if pause(waiting, slurmdPatience) != nil {
-			return
+		var known condition.Code
+		for look := 1; pause(waiting, slurmdPatience) == nil; look++ {
+			code, said := slurmdTrouble()
+			if code == known || (code == condition.SlurmdFailed && look < 3) { // it may say more yet
+				continue
+			}
+			known = code
+			n.log.line(script, "WARN", "slurmd does not come up yet: %s", said)
+			_ = n.report(waiting, imds.Report{Stage: "slurmd-waits", Code: code, Message: said})
 		}
-		code, said := slurmdTrouble()
-		n.log.line(script, "WARN", "slurmd does not come up yet: %s", said)
-		_ = n.report(waiting, imds.Report{Stage: "slurmd-waits", Code: code, Message: said})
 	}()
 	defer func() { // before anything else is told
 		up()

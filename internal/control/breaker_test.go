@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -240,10 +241,10 @@ func TestLossRightAfterTheStart(t *testing.T) {
 // is not ended and made anew each time.
 func TestB16_QuotaForOneOfTwoNodes(t *testing.T) {
 	o := dynamic(2)
-	tries := 0
+	var tries atomic.Int32 // launches run side by side
 	o.fake.LaunchError = func(spec compute.Spec) error {
 		if spec.Role == "node" {
-			if tries++; tries > 1 {
+			if tries.Add(1) > 1 {
 				return &compute.CapacityError{Code: "VcpuLimitExceeded", Err: errors.New("the quota is 1")}
 			}
 		}
@@ -262,14 +263,14 @@ func TestB16_QuotaForOneOfTwoNodes(t *testing.T) {
 		if got := s.steps(poor); !slices.Equal(got, []string{"LAUNCH_FAILED LIMIT_EXCEEDED"}) {
 			t.Errorf("steps = %v", got)
 		}
-		before := tries
+		before := tries.Load()
 		for range 30 * 60 {
 			if s.ctld.state(poor) == off {
 				s.ctld.submit(false, poor)
 			}
 			s.wait(time.Second)
 		}
-		if n := tries - before; n < 4 || n > 12 {
+		if n := tries.Load() - before; n < 4 || n > 12 {
 			t.Errorf("%d tries in half an hour", n)
 		}
 		if n := s.provider.Launches(); n != 2 {

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ import (
 // instance is what stays of one over its boots: its disk, and what its scripts
 // are downloaded from.
 type instance struct {
+	mu      sync.Mutex
 	t       *testing.T
 	dir     string
 	boot    int
@@ -58,6 +60,8 @@ func (i *instance) open(id string, actions *fleet.LifecycleActions) error {
 		ConfigDir: i.config(""), LogDir: i.logs(""), Instance: id, Boot: fmt.Sprint(i.boot),
 		Node: lifecycle.Node{ClusterID: "pcs_c", ClusterName: "hpc", GroupID: "pcs_g", GroupName: "grp", NodeID: "grp-1"},
 		Fetch: func(_ context.Context, src fleet.ScriptSource) ([]byte, error) {
+			i.mu.Lock() // several are fetched at a time
+			defer i.mu.Unlock()
 			i.fetched = append(i.fetched, src.Location)
 			body, ok := i.scripts[src.Location]
 			if !ok {

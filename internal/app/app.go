@@ -27,6 +27,7 @@ import (
 	"github.com/openpcs/openpcs/internal/iam"
 	"github.com/openpcs/openpcs/internal/image"
 	"github.com/openpcs/openpcs/internal/imds"
+	"github.com/openpcs/openpcs/internal/logs"
 	"github.com/openpcs/openpcs/internal/pcs"
 	"github.com/openpcs/openpcs/internal/s3"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
@@ -37,18 +38,19 @@ import (
 
 // App is one control plane.
 type App struct {
-	opts     Options
-	provider compute.Provider
-	store    *store.Store
-	keys     *awsapi.Keys
-	root     awsapi.Key
-	control  *control.Control
-	commands *ssm.SSM
-	host     compute.Host
-	secured  secured
-	started  time.Time
-	undo     []func() // in reverse at Stop
-	failed   chan error
+	opts       Options
+	provider   compute.Provider
+	store      *store.Store
+	keys       *awsapi.Keys
+	root       awsapi.Key
+	control    *control.Control
+	commands   *ssm.SSM
+	cloudwatch *logs.Logs
+	host       compute.Host
+	secured    secured
+	started    time.Time
+	undo       []func() // in reverse at Stop
+	failed     chan error
 }
 
 // Provider returns the default engine for the options.
@@ -102,6 +104,9 @@ func (a *App) Start(ctx context.Context) (err error) {
 		return err
 	}
 	a.later(func() { _ = a.store.Close() })
+	if err := a.openLogs(); err != nil {
+		return err
+	}
 	seam := fault.KillAt(o.CrashAt)
 	a.store.SetSeam(seam)
 	a.provider = fault.Provider(a.provider, seam)

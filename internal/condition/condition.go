@@ -212,7 +212,7 @@ var all = []Condition{
 	},
 	{
 		Idle, "node", Info,
-		"Slurm suspended the node, which was idle for as long as the cluster's scaleDownIdleTimeInSeconds.",
+		"Slurm suspended the node, which was idle for as long as scaleDownIdleTimeInSeconds of its group or cluster.",
 		"Nothing needs to be done. A longer idle time keeps nodes for the next job; minInstanceCount keeps some for good.",
 	},
 	{

@@ -69,7 +69,7 @@ func (c *Control) render(cl fleet.Cluster, groups []fleet.Group, queues []fleet.
 		}
 		names[g.ID] = g.Name
 		conf.Nodes = append(conf.Nodes, slurm.NodeSet{
-			Name: g.Name, Count: g.Max, Static: g.Min, Settings: g.Settings, CPUs: max(1, t.Cores()),
+			Name: g.Name, Count: g.Max, Static: g.Min, IdleTime: g.IdleTime, Settings: g.Settings, CPUs: max(1, t.Cores()),
 			RealMemoryMiB: int(float64(memory) * memoryForSlurm),
 		})
 	}

@@ -166,6 +166,7 @@ func TestConfigurationIsAlwaysReadable(t *testing.T) {
 			groups = append(groups, fleet.Group{
 				ID: fmt.Sprintf("pcs_g%d", n), Name: unique(used, false), Status: rapid.SampledFrom(statuses).Draw(t, "status"),
 				Max: most, Min: rapid.IntRange(0, most).Draw(t, "min"), InstanceTypes: []string{rapid.SampledFrom([]string{"t3.micro", "c6i.xlarge"}).Draw(t, "type")},
+				IdleTime: time.Duration(rapid.SampledFrom([]int{0, 1, 20, 10_000_000}).Draw(t, "idle")) * time.Second,
 				Settings: settings(slurm.GroupLevel),
 			})
 		}

@@ -141,6 +141,7 @@ type Group struct {
 	ProfileARN      string            `json:"profileArn"`
 	Min             int               `json:"min"`
 	Max             int               `json:"max"`
+	IdleTime        time.Duration     `json:"idleTime,omitempty"` // 0: the cluster's
 	InstanceTypes   []string          `json:"instanceTypes"`
 	SpotStrategy    string            `json:"spotStrategy,omitempty"`
 	Settings        []slurm.Setting   `json:"settings,omitempty"`
@@ -164,6 +165,7 @@ type Group struct {
 type GroupGood struct {
 	Min             int               `json:"min"`
 	Max             int               `json:"max"`
+	IdleTime        time.Duration     `json:"idleTime,omitempty"`
 	Settings        []slurm.Setting   `json:"settings,omitempty"`
 	Lifecycle       *LifecycleActions `json:"lifecycle,omitempty"`
 	ImageID         string            `json:"imageId,omitempty"`
@@ -183,6 +185,7 @@ func (g *Group) Keep() {
 		Min: g.Min, Max: g.Max, Settings: g.Settings, ImageID: g.ImageID, SubnetIDs: g.SubnetIDs,
 		PurchaseOption: g.PurchaseOption, SpotStrategy: g.SpotStrategy, TemplateID: g.TemplateID,
 		TemplateVersion: g.TemplateVersion, ProfileARN: g.ProfileARN, Launch: g.Launch, Revision: g.Revision, Lifecycle: g.Lifecycle,
+		IdleTime: g.IdleTime,
 	}
 }
 
@@ -192,7 +195,7 @@ func (g *Group) Restore() {
 		g.Min, g.Max, g.Settings, g.ImageID, g.SubnetIDs = o.Min, o.Max, o.Settings, o.ImageID, o.SubnetIDs
 		g.PurchaseOption, g.SpotStrategy, g.TemplateID = o.PurchaseOption, o.SpotStrategy, o.TemplateID
 		g.TemplateVersion, g.ProfileARN, g.Launch, g.Revision = o.TemplateVersion, o.ProfileARN, o.Launch, o.Revision
-		g.Lifecycle = o.Lifecycle
+		g.Lifecycle, g.IdleTime = o.Lifecycle, o.IdleTime
 	}
 }
 
@@ -321,8 +324,8 @@ func (g Group) LifecycleOf(revision int) *LifecycleActions {
 }
 
 // NeedsReplacement reports whether instances launched for the group before a
-// change differ from those launched after it. More subnets, a higher maximum
-// or another allocation strategy touch no instance.
+// change differ from those launched after it. More subnets, a higher maximum,
+// another idle time or allocation strategy touch no instance.
 func NeedsReplacement(before, after Group) bool {
 	return !same(before.Launch, after.Launch) || !same(before.Lifecycle, after.Lifecycle) ||
 		before.ProfileARN != after.ProfileARN ||

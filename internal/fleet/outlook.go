@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -8,8 +9,10 @@ import (
 )
 
 // Outlook says what happens to a node next, and when: the timers of Plan in
-// words. Idle is the cluster's idle time.
+// words. Idle is the cluster's idle time, in place of which the group may have
+// one of its own.
 func Outlook(o Observed, g Group, index int, idle time.Duration) []string {
+	idle = cmp.Or(g.IdleTime, idle)
 	name := g.NodeName(index)
 	n, seen := o.Nodes[name], o.Slurm[name]
 	at := func(t time.Time) string {

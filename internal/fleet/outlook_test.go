@@ -23,6 +23,7 @@ func TestOutlook(t *testing.T) {
 		{"starting", wanted, func(s *scene) { s.instances[0].ReadyAt = time.Time{} }, "its slurmd is starting"},
 		{"busy", wanted, nil, "It stays up while it has jobs, and 10m0s longer."},
 		{"idle", wanted, func(s *scene) { s.slurm[0] = "IDLE" }, "suspends it once it has been so for 10m0s"},
+		{"idle_with_an_idle_time_of_its_group", wanted, func(s *scene) { s.slurm[0], s.group.IdleTime = "IDLE", 20*time.Second }, "suspends it once it has been so for 20s"},
 		{"static", wanted, func(s *scene) { s.group.Min = 1 }, "the group's minimum of 1"},
 		{"outdated", wanted, func(s *scene) { s.group.Revision++ }, "a fresh instance takes its place"},
 		{"drained", wanted, func(s *scene) { s.slurm = append(s.slurm, "DRAIN") }, "left to whoever drained it"},

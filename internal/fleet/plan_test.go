@@ -536,6 +536,7 @@ func TestNeedsReplacement(t *testing.T) {
 		{"nothing", func(*fleet.Group) {}, false},
 		{"more_subnets", func(g *fleet.Group) { g.SubnetIDs = []string{"subnet-1", "subnet-2"} }, false},
 		{"higher_maximum", func(g *fleet.Group) { g.Max = 9 }, false},
+		{"idle_time", func(g *fleet.Group) { g.IdleTime = time.Minute }, false},
 		{"allocation_strategy", func(g *fleet.Group) { g.SpotStrategy = "capacity-optimized" }, false},
 		{"template_version_with_the_same_content", func(g *fleet.Group) { g.TemplateVersion = "2" }, false},
 		// As a client repeats it, where the state file has nothing.

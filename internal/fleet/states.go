@@ -305,7 +305,7 @@ func resumeTimeout() Timer {
 
 func idleTime() Timer {
 	return Timer{
-		Name: "idle time", Value: "10m unless set", Source: "`scaleDownIdleTimeInSeconds` of the cluster",
+		Name: "idle time", Value: "10m unless set", Source: "`scaleDownIdleTimeInSeconds` of the group, else of the cluster",
 		Text: "Slurm's SuspendTime: how long a node is idle before SuspendProgram names it. The nodes of a group's minimum never are.",
 	}
 }

@@ -4,6 +4,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/store"
 )
 
 // TestN8_NamesSayWhatIsAllowed: at the first call, for each kind of name.
@@ -45,6 +48,8 @@ func TestI1_IdleTimesAreBounded(t *testing.T) {
 		{"UpdateCluster", object{"clusterIdentifier": cluster}, -1, false},
 		{"UpdateCluster", object{"clusterIdentifier": cluster}, -60, false},
 		{"UpdateCluster", object{"clusterIdentifier": cluster}, 1 << 31, false},
+		{"UpdateComputeNodeGroup", object{"clusterIdentifier": cluster, "computeNodeGroupIdentifier": group}, 1, true},
+		{"UpdateComputeNodeGroup", object{"clusterIdentifier": cluster, "computeNodeGroupIdentifier": group}, 10_000_000, true},
 		{"UpdateComputeNodeGroup", object{"clusterIdentifier": cluster, "computeNodeGroupIdentifier": group}, -1, true},
 		{"UpdateComputeNodeGroup", object{"clusterIdentifier": cluster, "computeNodeGroupIdentifier": group}, 0, false},
 		{"UpdateComputeNodeGroup", object{"clusterIdentifier": cluster, "computeNodeGroupIdentifier": group}, -2, false},
@@ -56,6 +61,57 @@ func TestI1_IdleTimesAreBounded(t *testing.T) {
 			t.Errorf("%s with %v: %v", tt.op, tt.idle, err)
 		}
 		f.settle()
+	}
+}
+
+// TestI4_IdleTimeOfAGroup: it is shown, kept by an update without one, cleared
+// by -1, no reason to replace an instance, and refused before Slurm 25.11.
+func TestI4_IdleTimeOfAGroup(t *testing.T) {
+	f := newFixture(t)
+	cluster, group, _ := f.demo()
+	const path = "slurmConfiguration.scaleDownIdleTimeInSeconds"
+	in := object{"clusterIdentifier": cluster, "computeNodeGroupIdentifier": group}
+	stored := func() (g fleet.Group) {
+		f.View(t, func(tx *store.Tx) (err error) {
+			g, err = fleet.Groups.Get(tx, group)
+			return err
+		})
+		return g
+	}
+	revision := stored().Revision
+	for _, step := range []struct {
+		set, want any
+	}{{nil, nil}, {20, 20.0}, {nil, 20.0}, {60, 60.0}, {-1, nil}, {-1, nil}} {
+		change := clone(in)
+		if step.set != nil {
+			put(change, path, step.set)
+		}
+		f.must("UpdateComputeNodeGroup", change)
+		f.settle()
+		if got := at(f.must("GetComputeNodeGroup", in), "computeNodeGroup."+path); got != step.want {
+			t.Errorf("after %v it is %v, want %v", step.set, got, step.want)
+		}
+	}
+	if now := stored().Revision; now != revision {
+		t.Errorf("the revision went from %d to %d: instances are replaced", revision, now)
+	}
+
+	old := f.clusterIn("old")
+	put(old, "scheduler.version", "24.11")
+	oldCluster := at(f.must("CreateCluster", old), "cluster.id").(string)
+	f.settle()
+	create := f.groupIn(oldCluster, "group")
+	put(create, "amiId", oldImage)
+	put(create, path, 20)
+	for _, tt := range []struct {
+		idle any
+		ok   bool
+	}{{20, false}, {-1, true}} {
+		put(create, path, tt.idle)
+		_, err := f.try("CreateComputeNodeGroup", create)
+		if (err == nil) != tt.ok || (err != nil && (!told(err, path) || !strings.Contains(err.Error(), "only supported for Slurm version 25.11 or later"))) {
+			t.Errorf("on 24.11, with %v: %v", tt.idle, err)
+		}
 	}
 }
 

@@ -32,7 +32,6 @@ var withheld = map[string]string{
 	"Endpoint.publicIpAddress":                                      "controllers have none",
 	"Endpoint.ipv6Address":                                          "for networkType IPV6, which this release refuses",
 	"ComputeNodeGroupSlurmConfiguration.gresCustomSettings":         "refused by this release",
-	"ComputeNodeGroupSlurmConfiguration.scaleDownIdleTimeInSeconds": "refused by this release",
 }
 
 // TestWireTypesAreThoseOfTheModel holds the types of package pcs against the
@@ -110,7 +109,7 @@ func TestAnswersHaveAllMembersOfTheModel(t *testing.T) {
 	in = f.groupIn(cluster, "group")
 	put(in, "amiId", image)
 	put(in, "purchaseOption", "SPOT")
-	put(in, "slurmConfiguration", object{"slurmCustomSettings": []any{object{"parameterName": "Weight", "parameterValue": "2"}}})
+	put(in, "slurmConfiguration", object{"scaleDownIdleTimeInSeconds": 20, "slurmCustomSettings": []any{object{"parameterName": "Weight", "parameterValue": "2"}}})
 	put(in, "nodeLifecycleActions", object{"scriptCachingPolicy": "REFRESH_ON_REBOOT", "stages": object{"nodeBootstrapped": lifecycle1, "nodeReady": lifecycle1}})
 	group := at(f.must("CreateComputeNodeGroup", in), "computeNodeGroup.id").(string)
 	f.settle()

@@ -72,14 +72,27 @@ func (c *check) groupConfig(in GroupConfig, create bool) {
 	c.lifecycle(in.NodeLifecycleActions)
 }
 
+const groupIdleField = "slurmConfiguration.scaleDownIdleTimeInSeconds"
+
 // groupIdle checks a group's own idle time: -1 removes it.
 func (c *check) groupIdle(in *int) {
-	const field = "slurmConfiguration.scaleDownIdleTimeInSeconds"
-	idle := c.number(field, in, -1, maxIdle, -1)
-	if idle == 0 {
-		c.bad(field, "0 is not allowed: use 1 to %d seconds, or -1 for the cluster's idle time", maxIdle)
+	if idle := c.number(groupIdleField, in, -1, maxIdle, -1); idle == 0 {
+		c.bad(groupIdleField, "0 is not allowed: use 1 to %d seconds, or -1 for the cluster's idle time", maxIdle)
 	}
-	c.later(idle != -1, field)
+}
+
+// setIdle gives a group an idle time of its own, or takes it away.
+func setIdle(cl fleet.Cluster, g *fleet.Group, idle *int) error {
+	switch v, _ := slurm.FindVersion(cl.Version); {
+	case idle == nil:
+	case *idle < 0:
+		g.IdleTime = 0
+	case !v.GroupIdleTime:
+		return invalid(Field{groupIdleField, "scaleDownIdleTimeInSeconds of a compute node group is only supported for Slurm version 25.11 or later, and the cluster runs " + cl.Version + ": leave it out, or use that of the cluster"})
+	default:
+		g.IdleTime = time.Duration(*idle) * time.Second
+	}
+	return nil
 }
 
 func (s *Service) createGroup(ctx context.Context, r *awsapi.Request, in *CreateGroupIn) (*GroupOut, error) {
@@ -207,6 +220,11 @@ func (s *Service) configureGroup(tx *store.Tx, r *awsapi.Request, cl fleet.Clust
 			return err
 		}
 	}
+	if in.SlurmConfiguration != nil {
+		if err := setIdle(cl, g, in.SlurmConfiguration.ScaleDownIdleTimeInSeconds); err != nil {
+			return err
+		}
+	}
 	if in.ScalingConfiguration != nil {
 		g.Min, g.Max = *in.ScalingConfiguration.MinInstanceCount, *in.ScalingConfiguration.MaxInstanceCount
 	}
@@ -326,6 +344,10 @@ func groupOut(g fleet.Group) Group {
 	}
 	if g.ImageID != "" {
 		out.AMIID = &g.ImageID
+	}
+	if g.IdleTime > 0 {
+		idle := int(g.IdleTime / time.Second)
+		out.SlurmConfiguration.ScaleDownIdleTimeInSeconds = &idle
 	}
 	if g.PurchaseOption == "SPOT" {
 		strategy := "price-capacity-optimized"

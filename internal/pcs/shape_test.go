@@ -46,7 +46,7 @@ func groupMembers(f *fixture) []member {
 		{path: "scalingConfiguration", value: object{"minInstanceCount": 1, "maxInstanceCount": 3}},
 		{path: "slurmConfiguration", value: object{}},
 		{path: "slurmConfiguration.scaleDownIdleTimeInSeconds", value: -1},
-		{path: "slurmConfiguration.scaleDownIdleTimeInSeconds", value: 60, refused: true},
+		{path: "slurmConfiguration.scaleDownIdleTimeInSeconds", value: 60},
 		{path: "slurmConfiguration.slurmCustomSettings", value: []any{}},
 		{path: "slurmConfiguration.slurmCustomSettings", value: []any{object{"parameterName": "Weight", "parameterValue": "2"}}},
 		{path: "slurmConfiguration.gresCustomSettings", value: []any{}},

@@ -234,8 +234,8 @@ func TestWrongRequests(t *testing.T) {
 			{path: "amiId", value: armImage, says: "arm64"},
 			{path: slurmIn + "slurmCustomSettings", value: unknownSetting, where: slurmIn + "slurmCustomSettings[0]"},
 			{path: slurmIn + "gresCustomSettings", value: []any{object{"Name": "gpu"}}},
-			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 60, says: "not supported"},
 			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 0, says: "1 to 10000000"}, // I1
+			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: -2},
 			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 1 << 31},
 			{path: "nodeLifecycleActions", value: object{"stages": object{"nodeReady": script}, "scriptCachingPolicy": "NEVER"}, where: "nodeLifecycleActions.scriptCachingPolicy", says: "CACHE_ONCE"},
 			{path: "nodeLifecycleActions", value: object{"stages": object{"nodeReady": append(script, script...)}}, where: "nodeLifecycleActions.stages.nodeReady[1].name", says: "two scripts"},
@@ -259,7 +259,7 @@ func TestWrongRequests(t *testing.T) {
 			{path: "scalingConfiguration", value: object{"minInstanceCount": 0, "maxInstanceCount": 31}, code: tooMany, where: "cluster"},
 			{path: "spotOptions.allocationStrategy", value: "lowest-price", where: "spotOptions"},
 			{path: "nodeLifecycleActions", value: object{"stages": object{"nodeBootstrapped": slices.Repeat(script, 21)}}, where: "nodeLifecycleActions.stages.nodeBootstrapped", says: "1 to 20"},
-			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 60},
+			{path: slurmIn + "scaleDownIdleTimeInSeconds", value: 0},
 			{path: slurmIn + "gresCustomSettings", value: []any{object{"Name": "gpu"}}},
 			{path: slurmIn + "slurmCustomSettings", value: unknownSetting, where: slurmIn + "slurmCustomSettings[0]"},
 			{path: "purchaseOption", value: "CAPACITY_BLOCK"},

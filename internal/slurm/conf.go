@@ -24,7 +24,8 @@ type NodeSet struct {
 	RealMemoryMiB int
 	// Static is how many of them, from the first, are never suspended.
 	Static   int
-	Settings []Setting // checked for GroupLevel
+	IdleTime time.Duration // its own, for releases with GroupIdleTime; 0: the cluster's
+	Settings []Setting     // checked for GroupLevel
 }
 
 // Partition is one queue over node sets.
@@ -69,15 +70,20 @@ func (c Config) Render() (Files, error) {
 	w.set("AuthInfo", "use_client_ids")
 	// The service's own parameters stay, a user's come in addition. Users give
 	// enable_expedited_requeue, which Slurm reads here, with the scheduler's.
-	users := strings.Split(w.take("SchedulerParameters"), ",")
-	scheduler := slices.DeleteFunc(users, func(p string) bool { return p == "" || p == "enable_expedited_requeue" })
-	w.list("SlurmctldParameters", merge(c.controllerParameters(), strings.Split(w.take("SlurmctldParameters"), ",")))
+	scheduler := slices.DeleteFunc(words(w.take("SchedulerParameters")), func(p string) bool { return strings.EqualFold(p, "enable_expedited_requeue") })
+	w.list("SlurmctldParameters", merge(c.controllerParameters(), words(w.take("SlurmctldParameters"))))
 	if !c.CheckHardware {
 		// Slurm trusts the instance type's figures, not what slurmd counts on
 		// a host that many nodes share.
 		w.list("SlurmdParameters", []string{"config_overrides"})
 	}
-	w.list("CommunicationParameters", c.communicationParameters(w.take("CommunicationParameters")))
+	communication, http := c.communicationParameters(w.take("CommunicationParameters"))
+	w.list("CommunicationParameters", communication)
+	if http {
+		// Who asks for the endpoint asks for what is there: without a type
+		// /metrics has nothing to show.
+		w.set("MetricsType", "metrics/openmetrics")
+	}
 	w.set("StateSaveLocation", StateDir)
 	w.set("SlurmdSpoolDir", "/var/spool/slurmd")
 	w.set("SlurmctldLogFile", "/var/log/slurm/slurmctld.log")
@@ -149,11 +155,16 @@ func (c Config) Render() (Files, error) {
 		if s.Count == 0 {
 			continue
 		}
-		fields, err := s.fields()
+		fields, err := s.fields(c.Version)
 		if err != nil {
 			return nil, err
 		}
 		w.record(fields...)
+	}
+	for _, s := range sets {
+		if s.IdleTime > 0 && s.Count > 0 && c.Version.GroupIdleTime && !c.Version.NodeIdleTime {
+			w.record(s.idlePartition()...)
+		}
 	}
 	parts := slices.SortedFunc(slices.Values(c.Partitions), func(a, b Partition) int { return cmp.Compare(a.Name, b.Name) })
 	for _, p := range parts {
@@ -225,22 +236,33 @@ func (c Config) controllerParameters() []string {
 }
 
 // communicationParameters switches the HTTP endpoint off unless the user
-// opts in with enable_http, which is PCS's word and not Slurm's.
-func (c Config) communicationParameters(users string) []string {
-	var params []string
-	http := false
-	for p := range strings.SplitSeq(users, ",") {
+// opts in with enable_http, which is PCS's word and not Slurm's, and tells
+// whether it is on.
+func (c Config) communicationParameters(users string) (params []string, http bool) {
+	for _, p := range words(users) {
 		switch {
 		case strings.EqualFold(p, "enable_http"):
 			http = true
-		case p != "":
+		case !strings.EqualFold(p, "disable_http"): // the default, and written below
 			params = append(params, p)
 		}
 	}
+	http = http && c.Version.HTTP
 	if c.Version.HTTP && !http {
 		params = append(params, "disable_http")
 	}
-	return params
+	return params, http
+}
+
+// words are the words of a list as users write it, some with a space after
+// the comma.
+func words(list string) (out []string) {
+	for p := range strings.SplitSeq(list, ",") {
+		if p = strings.TrimSpace(p); p != "" {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // merge adds a user's parameters to the service's; of two with one key the
@@ -254,7 +276,7 @@ func merge(own, users []string) []string {
 		}
 	}
 	for _, p := range users {
-		if p != "" && !slices.Contains(out, p) {
+		if !slices.Contains(out, p) {
 			out = append(out, p)
 		}
 	}
@@ -270,7 +292,7 @@ func overrides(settings []Setting) map[string]string {
 }
 
 // fields are the pairs of the set's line.
-func (s NodeSet) fields() ([]string, error) {
+func (s NodeSet) fields(v Version) ([]string, error) {
 	over := overrides(s.Settings)
 	sockets := s.CPUs
 	if v, ok := over["Sockets"]; ok {
@@ -298,7 +320,21 @@ func (s NodeSet) fields() ([]string, error) {
 			fields = append(fields, name, v)
 		}
 	}
+	if s.IdleTime > 0 && v.NodeIdleTime {
+		fields = append(fields, "SuspendTime", seconds(s.IdleTime))
+	}
 	return append(fields, "State", "CLOUD"), nil
+}
+
+// idlePartition is where a release without SuspendTime of nodes has the set's
+// idle time: in a partition of its own, which nobody sees or submits to. A node
+// takes the longest idle time of its partitions that have one, and queues have
+// none. The name is none that a queue can have.
+func (s NodeSet) idlePartition() []string {
+	return []string{
+		"PartitionName", "idle_time." + s.Name, "Nodes", rangeOf(s.Name, s.Count),
+		"Hidden", "YES", "State", "INACTIVE", "SuspendTime", seconds(s.IdleTime),
+	}
 }
 
 func rangeOf(name string, count int) string {
@@ -344,9 +380,9 @@ func (w *writer) list(key string, values []string) {
 	}
 }
 
-func (w *writer) seconds(key string, d time.Duration) {
-	w.record(key, strconv.Itoa(int(d/time.Second)))
-}
+func (w *writer) seconds(key string, d time.Duration) { w.record(key, seconds(d)) }
+
+func seconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }
 
 // record writes one line of key=value pairs.
 func (w *writer) record(pairs ...string) {

@@ -246,6 +246,75 @@ func TestOptionsFollowTheVersion(t *testing.T) {
 	}
 }
 
+// M7: enable_http is a word of PCS alone. It means that disable_http is not
+// there, and that there are metrics at the endpoint.
+func TestM7_EnableHTTP(t *testing.T) {
+	for _, tt := range []struct {
+		release, words, metricsType string
+		want                        []string // lines that name HTTP or metrics
+	}{
+		{"24.11", "", "", nil},
+		{"24.11", "NoInAddrAny", "", nil},
+		{"25.11", "", "", []string{"CommunicationParameters=disable_http"}},
+		{"26.05", "", "", []string{"CommunicationParameters=disable_http"}},
+		{"26.05", "disable_http", "", []string{"CommunicationParameters=disable_http"}},
+		{"25.11", "enable_http", "", []string{"MetricsType=metrics/openmetrics"}},
+		{"26.05", "enable_http", "", []string{"MetricsType=metrics/openmetrics"}},
+		{"26.05", "Enable_HTTP", "metrics/openmetrics", []string{"MetricsType=metrics/openmetrics"}},
+		{"26.05", "disable_http,enable_http", "", []string{"MetricsType=metrics/openmetrics"}},
+		{"26.05", "", "metrics/openmetrics", []string{"CommunicationParameters=disable_http", "MetricsType=metrics/openmetrics"}},
+		{"26.05", "block_null_hash, enable_http", "", []string{"CommunicationParameters=block_null_hash", "MetricsType=metrics/openmetrics"}},
+	} {
+		c := smallConfig(t)
+		c.Version = version(t, tt.release)
+		for name, value := range map[string]string{"CommunicationParameters": tt.words, "MetricsType": tt.metricsType} {
+			if value == "" {
+				continue
+			}
+			out, wrong := CheckSettings(ClusterLevel, tt.release, false, []Setting{{name, value}})
+			if len(wrong) != 0 {
+				t.Fatalf("%s %s=%s: %v", tt.release, name, value, wrong)
+			}
+			c.Settings = append(c.Settings, out...)
+		}
+		var got []string
+		for line := range strings.SplitSeq(string(render(t, c)["slurm.conf"]), "\n") {
+			if strings.Contains(line, "http") || strings.Contains(line, "Metrics") || strings.HasPrefix(line, "CommunicationParameters=block") {
+				got = append(got, line)
+			}
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s with %q, %q: %q, want %q", tt.release, tt.words, tt.metricsType, got, tt.want)
+		}
+	}
+}
+
+// I4: a group's own idle time is where its release has it, for the nodes of
+// that group alone, whatever queues they are in.
+func TestI4_IdleTimeOfAGroup(t *testing.T) {
+	for release, want := range map[string][]string{
+		"24.11": nil,
+		"25.05": nil,
+		"25.11": {`PartitionName=idle_time.node-group-1 Nodes=node-group-1-[1-2] Hidden=YES State=INACTIVE SuspendTime=20`},
+		"26.05": {`NodeName=node-group-1-[1-2] Sockets=1 CoresPerSocket=1 ThreadsPerCore=1 RealMemory=972 Feature=node-group-1 Weight=1 SuspendTime=20 State=CLOUD`},
+	} {
+		c := smallConfig(t)
+		c.Version = version(t, release)
+		plain := string(render(t, c)["slurm.conf"])
+		c.Nodes[0].IdleTime = 20 * time.Second
+		c.Nodes = append(c.Nodes, NodeSet{Name: "none", IdleTime: time.Second, CPUs: 1, RealMemoryMiB: 1})
+		var got []string
+		for line := range strings.SplitSeq(string(render(t, c)["slurm.conf"]), "\n") {
+			if !strings.Contains(plain, line+"\n") {
+				got = append(got, line)
+			}
+		}
+		if got = slices.DeleteFunc(got, func(l string) bool { return l == "" }); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", release, got, want)
+		}
+	}
+}
+
 func TestCgroupsSwitchTheirPlugins(t *testing.T) {
 	c := smallConfig(t)
 	for _, on := range []bool{false, true} {

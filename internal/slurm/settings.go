@@ -59,7 +59,7 @@ var allowLists = map[Level][]allowed{
 		{name: "JobRequeue", check: oneOf("0", "1")},
 		{name: "LaunchParameters"},
 		{name: "Licenses"},
-		{name: "MetricsType", since: "25.11"},
+		{name: "MetricsType", since: "25.11", check: oneOf("metrics/openmetrics")},
 		{name: "MinJobAge", check: number(5)},
 		{name: "OverTimeLimit", check: numberOr(0, "UNLIMITED")},
 		{name: "PreemptExemptTime"},
@@ -305,22 +305,24 @@ func matches(pattern, what string) func(string, string) error {
 }
 
 func healthCheckStates(v, release string) error {
+	// They exclude any other word, and each other.
+	alone := []struct{ word, since string }{{"START_ONLY", "25.11"}, {"REBOOT_ONLY", "26.05"}}
 	words := []string{"ALLOC", "ANY", "CYCLE", "IDLE", "NONDRAINED_IDLE", "MIXED"}
-	if !older(release, "25.11") {
-		words = append(words, "START_ONLY")
-	}
-	if !older(release, "26.05") {
-		words = append(words, "REBOOT_ONLY")
-	}
-	if err := subset(words...)(v, release); err != nil {
-		return err
-	}
-	for _, word := range []string{"START_ONLY", "REBOOT_ONLY"} {
-		if strings.Contains(strings.ToUpper(v), word) && strings.Contains(v, ",") {
-			return fmt.Errorf("has %s, which excludes any other state", word)
+	for _, a := range alone {
+		switch {
+		case !hasWord(v, a.word):
+		case older(release, a.since):
+			return fmt.Errorf("has %s, which is only supported for Slurm version %s or later", a.word, a.since)
+		case strings.Contains(v, ","):
+			return fmt.Errorf("has %s, which excludes any other state", a.word)
+		default:
+			return nil
+		}
+		if !older(release, a.since) {
+			words = append(words, a.word)
 		}
 	}
-	return nil
+	return subset(words...)(v, release)
 }
 
 func selectTypeParameters(v, release string) error {
@@ -351,12 +353,7 @@ func communicationParameters(v, release string) error {
 
 // hasWord reports whether a list has a word, in any case.
 func hasWord(list, word string) bool {
-	for w := range strings.SplitSeq(list, ",") {
-		if strings.EqualFold(strings.TrimSpace(w), word) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(words(list), func(w string) bool { return strings.EqualFold(w, word) })
 }
 
 func schedulerParameters(v, release string) error {

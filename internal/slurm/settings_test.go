@@ -46,6 +46,15 @@ func TestC19_SettingsAreCheckedByLevel(t *testing.T) {
 		{ClusterLevel, "26.05", "CommunicationParameters", "EnableIPv6,DisableIPv4", "!IPv4 addresses alone"},
 		{ClusterLevel, "26.05", "HealthCheckNodeState", "START_ONLY", "HealthCheckNodeState"},
 		{ClusterLevel, "26.05", "HealthCheckNodeState", "START_ONLY,IDLE", "!excludes any other state"},
+		{ClusterLevel, "26.05", "HealthCheckNodeState", "IDLE,reboot_only", "!excludes any other state"},
+		{ClusterLevel, "26.05", "HealthCheckNodeState", "START_ONLY,REBOOT_ONLY", "!excludes any other state"},
+		{ClusterLevel, "26.05", "HealthCheckNodeState", "reboot_only", "HealthCheckNodeState"},
+		{ClusterLevel, "26.05", "HealthCheckNodeState", "ONLY", "!START_ONLY, REBOOT_ONLY"},
+		{ClusterLevel, "25.11", "HealthCheckNodeState", "START_ONLY", "HealthCheckNodeState"},
+		{ClusterLevel, "25.11", "HealthCheckNodeState", "REBOOT_ONLY", "!only supported for Slurm version 26.05 or later"},
+		{ClusterLevel, "24.11", "HealthCheckNodeState", "START_ONLY", "!only supported for Slurm version 25.11 or later"},
+		{ClusterLevel, "24.11", "HealthCheckNodeState", "IDLE,CYCLE", "HealthCheckNodeState"},
+		{ClusterLevel, "26.05", "MetricsType", "metrics/other", "!metrics/openmetrics"},
 		{ClusterLevel, "24.11", "CliFilterParameters", "x", "!25.11 or later"},
 		{ClusterLevel, "26.05", "PriorityFlags", "max_tres,NO_FAIR_TREE", "PriorityFlags"},
 		{ClusterLevel, "26.05", "PriorityFlags", "NO_SUCH_FLAG", "!NO_FAIR_TREE"},
@@ -186,7 +195,11 @@ func TestSettingsThatPCSAndSlurmNameDifferently(t *testing.T) {
 	if conf := render("CommunicationParameters", "block_null_hash"); !strings.Contains(conf, "CommunicationParameters=block_null_hash,disable_http\n") {
 		t.Errorf("another parameter: HTTP must stay off:\n%s", conf)
 	}
-	conf := render("SchedulerParameters", "enable_expedited_requeue,bf_interval=10,sched_interval=60")
+	conf := render("SchedulerParameters", "bf_interval=10, Enable_Expedited_Requeue")
+	if !strings.Contains(conf, "requeue_delay=5,bf_interval=10\n") || strings.Contains(conf, "Enable") {
+		t.Errorf("a space and another case:\n%s", conf)
+	}
+	conf = render("SchedulerParameters", "enable_expedited_requeue,bf_interval=10,sched_interval=60")
 	for line := range strings.SplitSeq(conf, "\n") {
 		if strings.HasPrefix(line, "SchedulerParameters=") && (strings.Contains(line, "expedited") || !strings.Contains(line, "bf_interval=10") || !strings.Contains(line, "sched_interval=60") || strings.Contains(line, "sched_interval=3,")) {
 			t.Errorf("%s", line)

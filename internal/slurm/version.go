@@ -9,14 +9,18 @@ type Version struct {
 	RequeueOnResume  bool   // SchedulerParameters=requeue_on_resume_failure (25.05)
 	RequeueDelay     bool   // SchedulerParameters=requeue_delay (25.11)
 	Stepmgr          bool   // SlurmctldParameters=enable_stepmgr (24.05)
+	NodeIdleTime     bool   // SuspendTime of NodeName (26.05)
+	// GroupIdleTime says that PCS lets groups have an idle time of their own
+	// (25.11), whatever Slurm has for it.
+	GroupIdleTime bool
 }
 
 // Versions lists the releases openpcs can drive, oldest first.
 var Versions = []Version{
 	{Name: "24.11", Stepmgr: true},
 	{Name: "25.05", Stepmgr: true, RequeueOnResume: true},
-	{Name: "25.11", Stepmgr: true, RequeueOnResume: true, HTTP: true, ExpeditedRequeue: true, RequeueDelay: true},
-	{Name: "26.05", Stepmgr: true, RequeueOnResume: true, HTTP: true, ExpeditedRequeue: true, RequeueDelay: true},
+	{Name: "25.11", Stepmgr: true, RequeueOnResume: true, HTTP: true, ExpeditedRequeue: true, RequeueDelay: true, GroupIdleTime: true},
+	{Name: "26.05", Stepmgr: true, RequeueOnResume: true, HTTP: true, ExpeditedRequeue: true, RequeueDelay: true, GroupIdleTime: true, NodeIdleTime: true},
 }
 
 // FindVersion returns the row of a release.

@@ -250,7 +250,7 @@ func (a *App) services(ctx context.Context) (http.Handler, error) {
 		Services: []awsapi.Service{
 			cluster.API(), network.Service(), people.Service(), sts.Service(), a.commands.Service(),
 			secretsmanager.New(secretsmanager.Options{Store: a.store, Account: o.Account}).Service(),
-			buckets.Service(),
+			buckets.Service(), a.cloudwatch.Service(),
 		},
 	}), nil
 }
@@ -462,7 +462,7 @@ func (a *App) housekeeping() func() {
 				ticker.Reset(time.Hour)
 			}
 			err := errors.Join(a.keys.Purge(ctx), pcs.PurgeTokens(ctx, a.store, time.Now()),
-				a.control.ForgetHistory(ctx, time.Now().Add(-a.opts.LogRetention)))
+				a.control.ForgetHistory(ctx, time.Now().Add(-a.opts.LogRetention)), a.cloudwatch.Sweep(ctx, time.Now()))
 			if err != nil && ctx.Err() == nil {
 				a.opts.Log.Warn("Housekeeping did not finish", "err", err)
 			}

@@ -83,6 +83,8 @@ type Service struct {
 	Version    string // API version (query)
 	Namespace  string // XML namespace (query)
 	Operations []Operation
+	// MaxBody bounds a request, in bytes, where it is not that of the Server.
+	MaxBody int64
 	// Stream, of a RestXML service, answers whole requests in place of a table
 	// of operations.
 	Stream func(w http.ResponseWriter, r *Stream)

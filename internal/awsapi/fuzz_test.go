@@ -15,6 +15,7 @@ import (
 	"github.com/openpcs/openpcs/internal/ec2"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/iam"
+	"github.com/openpcs/openpcs/internal/logs"
 	"github.com/openpcs/openpcs/internal/pcs"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
 	"github.com/openpcs/openpcs/internal/ssm"
@@ -43,12 +44,18 @@ func allServices(t testing.TB) (*awsapitest.World, []awsapi.Service) {
 	if err := ec2.EnsureRegion(t.Context(), w.Store, awsapitest.Region, pool); err != nil {
 		t.Fatal(err)
 	}
+	groups, err := logs.New(logs.Options{Store: w.Store, Account: awsapitest.Account, Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = groups.Close() })
 	service := &pcs.Service{Store: w.Store, Account: awsapitest.Account, Pool: pool, FreeAddress: fleet.PickAddress}
 	return w, []awsapi.Service{
 		service.API(), ec2.New(ec2.Options{Store: w.Store, Account: awsapitest.Account, Pool: pool, Instances: nobody{}}).Service(),
 		people.Service(), sts.Service(),
 		ssm.New(ssm.Options{Store: w.Store, Account: awsapitest.Account, Runner: nobody{}, Now: w.Clock.Now}).Service(),
 		secretsmanager.New(secretsmanager.Options{Store: w.Store, Account: awsapitest.Account}).Service(),
+		groups.Service(),
 	}
 }
 

@@ -338,22 +338,26 @@ var onceOnly = []string{"Authorization", "X-Amz-Target", "X-Amz-Date", "X-Amz-Se
 
 // readBody takes the body off the wire, if there is room for it.
 func (s *Server) readBody(w http.ResponseWriter, x *exchange) *Error {
+	most := s.maxBody
+	if x.svc.MaxBody != 0 {
+		most = x.svc.MaxBody
+	}
 	errTooLarge := newError(http.StatusRequestEntityTooLarge,
 		byProtocol(x.protocol, "RequestEntityTooLargeException", "RequestEntityTooLarge", "RequestEntityTooLarge"),
-		fmt.Sprintf("The request body is larger than %d bytes.", s.maxBody))
+		fmt.Sprintf("The request body is larger than %d bytes.", most))
 	size := x.http.ContentLength
 	switch {
-	case size > s.maxBody:
+	case size > most:
 		return errTooLarge
 	case size < 0: // it does not say
-		size = s.maxBody
+		size = most
 	}
 	if s.bodies.Add(size) > s.maxBodies {
 		s.bodies.Add(-size)
 		return errBusy(x.protocol)
 	}
 	x.reserved = size
-	body, err := io.ReadAll(http.MaxBytesReader(w, x.http.Body, s.maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, x.http.Body, most))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case err == nil:

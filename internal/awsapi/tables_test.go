@@ -7,6 +7,7 @@ import (
 	"github.com/openpcs/openpcs/internal/awsapi"
 	"github.com/openpcs/openpcs/internal/ec2"
 	"github.com/openpcs/openpcs/internal/iam"
+	"github.com/openpcs/openpcs/internal/logs"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
 	"github.com/openpcs/openpcs/internal/ssm"
 	"github.com/openpcs/openpcs/internal/sts"
@@ -16,7 +17,7 @@ import (
 func TestOperationTables(t *testing.T) {
 	services := []awsapi.Service{
 		ec2.New(ec2.Options{}).Service(), iam.New(iam.Options{}).Service(), sts.Service(),
-		ssm.New(ssm.Options{}).Service(), secretsmanager.New(secretsmanager.Options{}).Service(),
+		ssm.New(ssm.Options{}).Service(), (&logs.Logs{}).Service(), secretsmanager.New(secretsmanager.Options{}).Service(),
 	}
 	awsapi.NewServer(awsapi.Options{Services: services}) // panics on a bad table
 	for _, svc := range services {
@@ -25,7 +26,7 @@ func TestOperationTables(t *testing.T) {
 				t.Errorf("%s %s has permission %s", svc.Name, op.Name, op.Permission)
 			}
 			reads := false
-			for _, verb := range []string{"Describe", "Get", "List"} {
+			for _, verb := range []string{"Describe", "Get", "List", "Filter"} {
 				reads = reads || strings.HasPrefix(op.Name, verb)
 			}
 			if op.ReadOnly != reads {

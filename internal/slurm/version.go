@@ -10,6 +10,9 @@ type Version struct {
 	RequeueDelay     bool   // SchedulerParameters=requeue_delay (25.11)
 	Stepmgr          bool   // SlurmctldParameters=enable_stepmgr (24.05)
 	NodeIdleTime     bool   // SuspendTime of NodeName (26.05)
+	// AuditLog says that PCS has audit records in a log of their own (25.11), and
+	// not in that of the scheduler.
+	AuditLog bool
 	// GroupIdleTime says that PCS lets groups have an idle time of their own
 	// (25.11), whatever Slurm has for it.
 	GroupIdleTime bool
@@ -19,8 +22,8 @@ type Version struct {
 var Versions = []Version{
 	{Name: "24.11", Stepmgr: true},
 	{Name: "25.05", Stepmgr: true, RequeueOnResume: true},
-	{Name: "25.11", Stepmgr: true, RequeueOnResume: true, HTTP: true, ExpeditedRequeue: true, RequeueDelay: true, GroupIdleTime: true},
-	{Name: "26.05", Stepmgr: true, RequeueOnResume: true, HTTP: true, ExpeditedRequeue: true, RequeueDelay: true, GroupIdleTime: true, NodeIdleTime: true},
+	{Name: "25.11", Stepmgr: true, RequeueOnResume: true, HTTP: true, ExpeditedRequeue: true, RequeueDelay: true, AuditLog: true, GroupIdleTime: true},
+	{Name: "26.05", Stepmgr: true, RequeueOnResume: true, HTTP: true, ExpeditedRequeue: true, RequeueDelay: true, AuditLog: true, GroupIdleTime: true, NodeIdleTime: true},
 }
 
 // FindVersion returns the row of a release.

@@ -94,6 +94,9 @@ func (c Config) Render() (Files, error) {
 	w.set("SlurmctldDebug", "verbose")
 	w.set("SlurmdDebug", "info")
 	w.list("DebugFlags", []string{"AuditRPCs"})
+	// Not an accounting: what the job completion log is made of.
+	w.set("JobCompType", "jobcomp/filetxt")
+	w.set("JobCompLoc", "/var/log/slurm/jobcomp.log")
 	w.set("MailProg", "/bin/true")
 	w.set("MpiDefault", "none")
 	w.set("SwitchType", "switch/none")

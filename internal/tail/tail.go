@@ -1,0 +1,362 @@
+// Package tail reads a log as it grows, through all that happens to log files:
+// rotation by renaming, by copying and truncating, truncation alone, and
+// restarts of whoever writes or reads. It gives bytes and says where in the
+// files they are, so that a reader that notes the place of what it has done goes
+// on exactly there. What the bytes mean is not its matter.
+package tail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+)
+
+// Place is where in a log a reader is. A file is known again by its first bytes
+// and by those before the place: the inode alone is given to the next file when
+// one is removed, and stays when a file is truncated.
+type Place struct {
+	Inode   uint64    `json:"inode"`
+	ModTime time.Time `json:"modTime"` // as it was seen last; files of before are done with
+	Head    int       `json:"head"`    // length of the first bytes
+	HeadSum uint64    `json:"headSum"`
+	Offset  int64     `json:"offset"`
+	TailSum uint64    `json:"tailSum"` // of up to 64 bytes before the offset
+}
+
+const (
+	headBytes = 256
+	tailBytes = 64
+	// chunk is how much is read at a time.
+	chunk = 1 << 20
+)
+
+// Tail follows one log. It is for one goroutine.
+type Tail struct {
+	folder Folder
+	name   string
+	from   *Place // to begin at, until it was found
+
+	file  File // that is read; inode 0: none yet
+	head  []byte
+	buf   []byte // up to tailBytes that were consumed, then what was not
+	over  int    // how many of them were consumed
+	off   int64  // of buf[over] in the file
+	final bool   // the file gets nothing more, and all of it is in buf
+	lost  bool
+	seen  []File // the folder, as it was looked at last
+}
+
+// New follows the log of that name from a place, or from its oldest file.
+func New(folder Folder, name string, from *Place) *Tail {
+	return &Tail{folder: folder, name: name, from: from}
+}
+
+// Bytes is what was read and not consumed.
+func (t *Tail) Bytes() []byte { return t.buf[t.over:] }
+
+// Final says that nothing follows Bytes in their file: an unfinished line
+// stays so.
+func (t *Tail) Final() bool { return t.final }
+
+// Lost says, once, that something was gone before it was read.
+func (t *Tail) Lost() bool {
+	lost := t.lost
+	t.lost = false
+	return lost
+}
+
+// Inode tells the files apart while they are read.
+func (t *Tail) Inode() uint64 { return t.file.Inode }
+
+// Consume takes n of Bytes as done.
+func (t *Tail) Consume(n int) {
+	if want := headBytes - len(t.head); want > 0 && int64(len(t.head)) == t.off {
+		t.head = append(t.head, t.buf[t.over:t.over+min(n, want)]...)
+	}
+	t.over += n
+	t.off += int64(n)
+	if drop := t.over - tailBytes; drop > 0 && (t.over == len(t.buf) || t.over > chunk) {
+		t.buf = append(t.buf[:0], t.buf[drop:]...)
+		t.over = tailBytes
+	}
+}
+
+// Place is behind what was consumed.
+func (t *Tail) Place() Place {
+	if t.file.Inode == 0 && t.from != nil {
+		return *t.from
+	}
+	before := t.buf[:t.over]
+	return Place{
+		Inode: t.file.Inode, ModTime: t.file.ModTime, Head: len(t.head), HeadSum: sum(t.head),
+		Offset: t.off, TailSum: sum(before[max(0, len(before)-tailBytes):]),
+	}
+}
+
+// sum is FNV-1a, of 64 bits.
+func sum(p []byte) uint64 {
+	h := uint64(14695981039346656037)
+	for _, b := range p {
+		h = (h ^ uint64(b)) * 1099511628211
+	}
+	return h
+}
+
+// Fill reads on: more of the file, or the next one when this one is final and
+// was consumed. It returns false when there is nothing at present: then Wait.
+func (t *Tail) Fill(ctx context.Context) (more bool, err error) {
+	if t.file.Inode == 0 {
+		if more, err := t.begin(ctx); err != nil || !more {
+			return false, err
+		}
+	}
+	for {
+		if t.final {
+			if len(t.Bytes()) > 0 {
+				return false, nil
+			}
+			if err := t.next(ctx); err != nil {
+				return false, err
+			}
+		}
+		n, err := t.read(ctx)
+		if err != nil || n > 0 {
+			return n > 0, err
+		}
+		if t.final {
+			if len(t.Bytes()) > 0 {
+				return true, nil // what is there is known to be all
+			}
+			continue
+		}
+		// At the end. Look at the folder, then at the end again: what was written
+		// to a file before the next one was begun must not be missed.
+		newer, err := t.newer(ctx)
+		if err != nil || !newer {
+			return false, err
+		}
+		if n, err = t.read(ctx); err != nil || n > 0 {
+			return n > 0, err
+		}
+		t.final = true
+		if len(t.Bytes()) > 0 {
+			return true, nil
+		}
+	}
+}
+
+// Wait returns when the folder has changed since the last look.
+func (t *Tail) Wait(ctx context.Context) error {
+	files, err := t.folder.Wait(ctx, t.seen)
+	if err == nil {
+		t.look(files)
+	}
+	return err
+}
+
+// look takes a list of the files over.
+func (t *Tail) look(files []File) {
+	t.seen = files
+	for _, f := range files {
+		if f.Inode == t.file.Inode {
+			t.file = f
+		}
+	}
+}
+
+func (t *Tail) list(ctx context.Context) ([]File, error) {
+	files, err := t.folder.Files(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t.look(files)
+	return generations(files, t.name), nil
+}
+
+// newer says whether the log goes on in another file: one that is written to
+// already, as some programs make it before the daemon is told.
+func (t *Tail) newer(ctx context.Context) (bool, error) {
+	all, err := t.list(ctx)
+	if err != nil || len(all) == 0 {
+		return false, err
+	}
+	live := all[len(all)-1]
+	at := slices.IndexFunc(all, func(f File) bool { return f.Inode == t.file.Inode })
+	switch {
+	case at < 0:
+		return live.Size > 0 && !live.ModTime.Before(t.file.ModTime), nil
+	case at == len(all)-1:
+		return false, nil
+	default:
+		return live.Name != t.name || live.Size > 0 || at < len(all)-2, nil
+	}
+}
+
+// read appends what the file has after buf, having checked that what is before
+// is still the same.
+func (t *Tail) read(ctx context.Context) (int, error) {
+	back := min(len(t.buf), tailBytes)
+	at := t.off + int64(len(t.buf)-t.over) - int64(back)
+	need := len(t.buf) - back + chunk
+	t.buf = slices.Grow(t.buf, need-len(t.buf)+back)
+	p := t.buf[len(t.buf) : len(t.buf)+back+chunk-tailBytes]
+	n, err := t.folder.ReadAt(ctx, t.file, p, at)
+	if errors.Is(err, fs.ErrNotExist) {
+		// Removed, with what was not read of it.
+		t.lost, t.final = true, true
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	known := t.buf[len(t.buf)-back:]
+	if n < back || string(p[:back]) != string(known) {
+		return 0, t.truncated(ctx)
+	}
+	copy(t.buf[len(t.buf):cap(t.buf)], p[back:n])
+	t.buf = t.buf[:len(t.buf)+n-back]
+	return n - back, nil
+}
+
+// truncated goes on in the copy that was made of the file before, if there is
+// one, or at its new beginning.
+func (t *Tail) truncated(ctx context.Context) error {
+	place := t.Place()
+	if rest := t.Bytes(); len(rest) > 0 {
+		// What was read and not consumed comes again, from the copy.
+		t.buf = t.buf[:t.over]
+	}
+	all, err := t.list(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range all {
+		if f.Inode == place.Inode {
+			continue
+		}
+		found, err := t.isAt(ctx, f, place)
+		if err != nil {
+			return err
+		}
+		if found {
+			t.file, t.final = f, false
+			return nil
+		}
+	}
+	// As far as it was not read it is gone. That is how a log is emptied by hand:
+	// nobody can say whether there was anything.
+	t.open(t.file)
+	return nil
+}
+
+// open begins a file.
+func (t *Tail) open(f File) {
+	t.file, t.head, t.buf, t.over, t.off, t.final = f, t.head[:0], t.buf[:0], 0, 0, false
+}
+
+// next begins the file after the one that is final.
+func (t *Tail) next(ctx context.Context) error {
+	all, err := t.list(ctx)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(all, func(f File) bool { return f.Inode == t.file.Inode })
+	for k, f := range all {
+		if at >= 0 && k <= at || at < 0 && f.ModTime.Before(t.file.ModTime) {
+			continue
+		}
+		t.open(f)
+		return nil
+	}
+	return fmt.Errorf("follow the log %s: the file after inode %d is gone", t.name, t.file.Inode)
+}
+
+// begin finds the file to begin with.
+func (t *Tail) begin(ctx context.Context) (bool, error) {
+	all, err := t.list(ctx)
+	if err != nil || len(all) == 0 {
+		return false, err
+	}
+	if t.from == nil {
+		t.open(all[0])
+		return true, nil
+	}
+	// The file itself first, as copies of it have the same beginning.
+	slices.SortStableFunc(all, func(a, b File) int {
+		switch {
+		case a.Inode == b.Inode:
+			return 0
+		case a.Inode == t.from.Inode:
+			return -1
+		case b.Inode == t.from.Inode:
+			return 1
+		}
+		return 0
+	})
+	for _, f := range all {
+		found, err := t.isAt(ctx, f, *t.from)
+		if err != nil {
+			return false, err
+		}
+		if found {
+			return true, t.resume(ctx, f, *t.from)
+		}
+	}
+	t.lost = t.from.Offset > 0
+	for _, f := range generations(all, t.name) {
+		if !f.ModTime.Before(t.from.ModTime) || f.Name == t.name {
+			t.open(f)
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// isAt says whether a file is the one of a place, or a copy of it.
+func (t *Tail) isAt(ctx context.Context, f File, p Place) (bool, error) {
+	if p.Offset == 0 {
+		return f.Inode == p.Inode, nil
+	}
+	if f.Size < p.Offset {
+		return false, nil
+	}
+	for _, part := range []struct {
+		at  int64
+		n   int
+		sum uint64
+	}{{0, p.Head, p.HeadSum}, {max(0, p.Offset-tailBytes), int(min(p.Offset, tailBytes)), p.TailSum}} {
+		buf := make([]byte, part.n)
+		n, err := t.folder.ReadAt(ctx, f, buf, part.at)
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		if err != nil || n < part.n || sum(buf) != part.sum {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// resume goes on in a file at a place.
+func (t *Tail) resume(ctx context.Context, f File, p Place) error {
+	head := make([]byte, min(p.Offset, headBytes))
+	before := make([]byte, min(p.Offset, tailBytes))
+	for _, part := range []struct {
+		buf []byte
+		at  int64
+	}{{head, 0}, {before, p.Offset - int64(len(before))}} {
+		n, err := t.folder.ReadAt(ctx, f, part.buf, part.at)
+		if err == nil && n < len(part.buf) {
+			err = fs.ErrNotExist
+		}
+		if err != nil {
+			return fmt.Errorf("go on in the log %s: %w", t.name, err)
+		}
+	}
+	t.open(f)
+	t.head, t.buf, t.over, t.off = head, before, len(before), p.Offset
+	return nil
+}

@@ -45,6 +45,7 @@ type Tail struct {
 	over  int    // how many of them were consumed
 	off   int64  // of buf[over] in the file
 	final bool   // the file gets nothing more, and all of it is in buf
+	anew  bool   // after final, the same file begins anew: it was truncated
 	lost  bool
 	seen  []File // the folder, as it was looked at last
 }
@@ -118,7 +119,7 @@ func (t *Tail) Fill(ctx context.Context) (more bool, err error) {
 			if len(t.Bytes()) > 0 {
 				return false, nil
 			}
-			if err := t.next(ctx); err != nil {
+			if more, err := t.next(ctx); err != nil || !more {
 				return false, err
 			}
 		}
@@ -135,8 +136,16 @@ func (t *Tail) Fill(ctx context.Context) (more bool, err error) {
 		// At the end. Look at the folder, then at the end again: what was written
 		// to a file before the next one was begun must not be missed.
 		newer, err := t.newer(ctx)
-		if err != nil || !newer {
+		if err != nil {
 			return false, err
+		}
+		if !newer {
+			if t.file.Size > t.end() { // it grew before the look, and Wait would not know
+				if n, err = t.read(ctx); err != nil || n > 0 || t.final {
+					return n > 0 || t.final, err
+				}
+			}
+			return false, nil
 		}
 		if n, err = t.read(ctx); err != nil || n > 0 {
 			return n > 0, err
@@ -147,6 +156,9 @@ func (t *Tail) Fill(ctx context.Context) (more bool, err error) {
 		}
 	}
 }
+
+// end is the place in the file up to which it was read.
+func (t *Tail) end() int64 { return t.off + int64(len(t.buf)-t.over) }
 
 // Wait returns when the folder has changed since the last look.
 func (t *Tail) Wait(ctx context.Context) error {
@@ -199,10 +211,9 @@ func (t *Tail) newer(ctx context.Context) (bool, error) {
 // is still the same.
 func (t *Tail) read(ctx context.Context) (int, error) {
 	back := min(len(t.buf), tailBytes)
-	at := t.off + int64(len(t.buf)-t.over) - int64(back)
-	need := len(t.buf) - back + chunk
-	t.buf = slices.Grow(t.buf, need-len(t.buf)+back)
-	p := t.buf[len(t.buf) : len(t.buf)+back+chunk-tailBytes]
+	at := t.end() - int64(back)
+	t.buf = slices.Grow(t.buf, back+chunk)
+	p := t.buf[len(t.buf) : len(t.buf)+back+chunk]
 	n, err := t.folder.ReadAt(ctx, t.file, p, at)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Removed, with what was not read of it.
@@ -224,11 +235,7 @@ func (t *Tail) read(ctx context.Context) (int, error) {
 // truncated goes on in the copy that was made of the file before, if there is
 // one, or at its new beginning.
 func (t *Tail) truncated(ctx context.Context) error {
-	place := t.Place()
-	if rest := t.Bytes(); len(rest) > 0 {
-		// What was read and not consumed comes again, from the copy.
-		t.buf = t.buf[:t.over]
-	}
+	place, size := t.Place(), t.file.Size
 	all, err := t.list(ctx)
 	if err != nil {
 		return err
@@ -242,36 +249,71 @@ func (t *Tail) truncated(ctx context.Context) error {
 			return err
 		}
 		if found {
-			t.file, t.final = f, false
+			// What was read and not consumed comes again.
+			t.file, t.final, t.buf = f, false, t.buf[:t.over]
 			return nil
 		}
 	}
-	// As far as it was not read it is gone. That is how a log is emptied by hand:
-	// nobody can say whether there was anything.
-	t.open(t.file)
+	// A log that is emptied by hand leaves no copy; what was not read is gone.
+	t.lost = t.lost || size > t.end()
+	t.final, t.anew = true, true
 	return nil
 }
 
 // open begins a file.
 func (t *Tail) open(f File) {
-	t.file, t.head, t.buf, t.over, t.off, t.final = f, t.head[:0], t.buf[:0], 0, 0, false
+	t.file, t.head, t.buf, t.over, t.off, t.final, t.anew = f, t.head[:0], t.buf[:0], 0, 0, false, false
 }
 
 // next begins the file after the one that is final.
-func (t *Tail) next(ctx context.Context) error {
+func (t *Tail) next(ctx context.Context) (bool, error) {
 	all, err := t.list(ctx)
 	if err != nil {
-		return err
+		return false, err
+	}
+	if t.anew {
+		t.open(t.file)
+		return true, nil
 	}
 	at := slices.IndexFunc(all, func(f File) bool { return f.Inode == t.file.Inode })
 	for k, f := range all {
 		if at >= 0 && k <= at || at < 0 && f.ModTime.Before(t.file.ModTime) {
 			continue
 		}
-		t.open(f)
-		return nil
+		return t.first(ctx, all[k:])
 	}
-	return fmt.Errorf("follow the log %s: the file after inode %d is gone", t.name, t.file.Inode)
+	return false, nil
+}
+
+// first begins the first of the files that is not a copy of the newest one: that
+// one is not truncated yet, and will be read from.
+func (t *Tail) first(ctx context.Context, files []File) (bool, error) {
+	live := files[len(files)-1]
+	head, err := t.beginning(ctx, live)
+	if err != nil {
+		return false, err
+	}
+	for _, f := range files[:len(files)-1] {
+		other, err := t.beginning(ctx, f)
+		if err != nil {
+			return false, err
+		}
+		if len(head) == 0 || string(head) != string(other) {
+			t.open(f)
+			return true, nil
+		}
+	}
+	t.open(live)
+	return true, nil
+}
+
+func (t *Tail) beginning(ctx context.Context, f File) ([]byte, error) {
+	buf := make([]byte, headBytes)
+	n, err := t.folder.ReadAt(ctx, f, buf, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return buf[:n], err
 }
 
 // begin finds the file to begin with.
@@ -281,8 +323,7 @@ func (t *Tail) begin(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	if t.from == nil {
-		t.open(all[0])
-		return true, nil
+		return t.first(ctx, all)
 	}
 	// The file itself first, as copies of it have the same beginning.
 	slices.SortStableFunc(all, func(a, b File) int {
@@ -306,10 +347,10 @@ func (t *Tail) begin(ctx context.Context) (bool, error) {
 		}
 	}
 	t.lost = t.from.Offset > 0
-	for _, f := range generations(all, t.name) {
-		if !f.ModTime.Before(t.from.ModTime) || f.Name == t.name {
-			t.open(f)
-			return true, nil
+	all = generations(all, t.name)
+	for k, f := range all {
+		if !f.ModTime.Before(t.from.ModTime) || k == len(all)-1 {
+			return t.first(ctx, all[k:])
 		}
 	}
 	return false, nil

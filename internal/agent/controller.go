@@ -134,6 +134,7 @@ func RunController(ctx context.Context, log *slog.Logger) error {
 	go c.watch.run(ctx)
 	go c.outbox.run(ctx)
 	go c.notices.run(ctx)
+	go newRotation().run(ctx, log)
 	log.Info("Controller agent is up", "cluster", c.who.ClusterID)
 	select {
 	case <-ctx.Done():
@@ -226,6 +227,7 @@ func (c *Controller) apiMux() http.Handler {
 		}
 		reply(w, imds.Nodes{Full: true, Nodes: nodes})
 	})
+	logFiles{logDir}.serve(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if subtle.ConstantTimeCompare([]byte(token), []byte(c.who.Token)) != 1 {

@@ -25,14 +25,14 @@ type File struct {
 
 // Folder is where log files are, which may be another machine.
 type Folder interface {
-	// Files lists the plain files, by name.
-	Files(ctx context.Context) ([]File, error)
+	// Files lists the plain files whose names begin with that of a log, by name.
+	Files(ctx context.Context, log string) ([]File, error)
 	// ReadAt reads from a file, found by its inode, as far as there is anything:
 	// 0 at its end. A file that is not there any more is fs.ErrNotExist.
 	ReadAt(ctx context.Context, f File, p []byte, offset int64) (int, error)
-	// Wait returns the files once they are others than those that were seen, in
-	// number, name or size. It may return before.
-	Wait(ctx context.Context, seen []File) ([]File, error)
+	// Wait returns those files once they are others than were seen, in number,
+	// name or size. It may return before.
+	Wait(ctx context.Context, log string, seen []File) ([]File, error)
 }
 
 // Dir is a folder on this machine. Whatever is in it, writers are never held
@@ -47,15 +47,15 @@ const (
 	settle   = 100 * time.Millisecond
 )
 
-// Files lists the plain files, by name.
-func (d Dir) Files(context.Context) ([]File, error) {
+// Files lists the plain files whose names begin with that of a log, by name.
+func (d Dir) Files(_ context.Context, log string) ([]File, error) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {
 		return nil, fmt.Errorf("list the logs: %w", err)
 	}
 	var out []File
 	for _, e := range entries {
-		if !e.Type().IsRegular() {
+		if !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), log) {
 			continue
 		}
 		var st unix.Stat_t
@@ -100,7 +100,7 @@ func (d Dir) open(ctx context.Context, f File) (*os.File, error) {
 			return nil, fs.ErrNotExist
 		}
 		// It may have been renamed.
-		files, err := d.Files(ctx)
+		files, err := d.Files(ctx, "")
 		if err != nil {
 			return nil, err
 		}
@@ -114,7 +114,7 @@ func (d Dir) open(ctx context.Context, f File) (*os.File, error) {
 }
 
 // Wait looks until the files are others.
-func (d Dir) Wait(ctx context.Context, seen []File) ([]File, error) {
+func (d Dir) Wait(ctx context.Context, log string, seen []File) ([]File, error) {
 	changed := false
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -124,7 +124,7 @@ func (d Dir) Wait(ctx context.Context, seen []File) ([]File, error) {
 			return nil, ctx.Err()
 		case <-timer.C:
 		}
-		files, err := d.Files(ctx)
+		files, err := d.Files(ctx, log)
 		if err != nil || changed {
 			return files, err
 		}

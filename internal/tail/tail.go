@@ -162,7 +162,7 @@ func (t *Tail) end() int64 { return t.off + int64(len(t.buf)-t.over) }
 
 // Wait returns when the folder has changed since the last look.
 func (t *Tail) Wait(ctx context.Context) error {
-	files, err := t.folder.Wait(ctx, t.seen)
+	files, err := t.folder.Wait(ctx, t.name, t.seen)
 	if err == nil {
 		t.look(files)
 	}
@@ -180,7 +180,7 @@ func (t *Tail) look(files []File) {
 }
 
 func (t *Tail) list(ctx context.Context) ([]File, error) {
-	files, err := t.folder.Files(ctx)
+	files, err := t.folder.Files(ctx, t.name)
 	if err != nil {
 		return nil, err
 	}

@@ -94,6 +94,7 @@ fmt: ## Format the Go files
 docs: ## Write the pages that are made from the code
 	go test ./internal/condition -run TestDocument -write
 	go test ./internal/fleet -run TestPages -write
+	go test ./internal/metrics -run TestPage -write
 
 .PHONY: clean
 clean: ## Remove what was built, and the cache of images

@@ -11,6 +11,8 @@
 #   aws           the AWS CLI, for tests and walkthroughs
 #   moto_server   another server with some of the same API, which `make bench`
 #                 measures beside openpcs
+#   prometheus, promtool
+#                 what reads the metrics of openpcs and Slurm in the tests
 set -euo pipefail
 
 say() { printf '==> %s\n' "$*" >&2; }
@@ -23,7 +25,8 @@ program=${2:-}
 case $program in
 aws) packages=awscli,ca-certificates,less name=awscli ;;
 moto_server) packages=python3-moto,python3-flask,python3-flask-cors,ca-certificates name=moto ;;
-*) die "usage: sid.sh path|remove aws|moto_server" ;;
+prometheus | promtool) packages=prometheus,ca-certificates name=prometheus ;;
+*) die "usage: sid.sh path|remove aws|moto_server|prometheus|promtool" ;;
 esac
 
 cache=${OPENPCS_CACHE:-/var/cache/openpcs}
@@ -138,5 +141,5 @@ path)
 remove)
 	rm -rf --one-file-system "$dir"
 	;;
-*) die "usage: sid.sh path|remove aws|moto_server" ;;
+*) die "usage: sid.sh path|remove aws|moto_server|prometheus|promtool" ;;
 esac

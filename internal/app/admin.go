@@ -67,6 +67,7 @@ type Shell struct {
 // admin serves people's commands on a socket that only root can open.
 func (a *App) admin() error {
 	mux := http.NewServeMux()
+	mux.Handle("/metrics", a.metrics.Handler(a.opts.Log))
 	handle := func(pattern string, f func(r *http.Request) (any, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			v, err := f(r)

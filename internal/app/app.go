@@ -28,6 +28,7 @@ import (
 	"github.com/openpcs/openpcs/internal/image"
 	"github.com/openpcs/openpcs/internal/imds"
 	"github.com/openpcs/openpcs/internal/logs"
+	"github.com/openpcs/openpcs/internal/metrics"
 	"github.com/openpcs/openpcs/internal/pcs"
 	"github.com/openpcs/openpcs/internal/s3"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
@@ -49,6 +50,7 @@ type App struct {
 	host       compute.Host
 	secured    secured
 	started    time.Time
+	metrics    *metrics.Registry
 	undo       []func() // in reverse at Stop
 	failed     chan error
 }
@@ -78,7 +80,7 @@ func Bridge(o Options) string {
 
 // New returns a control plane on a provider; nothing is touched yet.
 func New(o Options, p compute.Provider) *App {
-	return &App{opts: o, provider: p, failed: make(chan error, 4)}
+	return &App{opts: o, provider: p, failed: make(chan error, 4), metrics: metrics.New()}
 }
 
 // GCPercent is for the garbage collector of a process that serves. Half as many
@@ -134,8 +136,8 @@ func (a *App) Start(ctx context.Context) (err error) {
 	inner := net.JoinHostPort(a.host.Gateway.Addr().String(), port)
 	metadata := &imds.Server{Store: a.store, Keys: a.keys, Account: o.Account, Secret: []byte(a.root.Secret), Log: o.Log}
 	a.control = control.New(control.Options{
-		Forget: metadata.Forget,
-		Store:  a.store, Provider: a.provider, Keys: a.keys, Account: o.Account, StateDir: o.StateDir,
+		Forget: metadata.Forget, Passed: a.passed,
+		Store: a.store, Provider: a.provider, Keys: a.keys, Account: o.Account, StateDir: o.StateDir,
 		Endpoint: "http://" + inner, PrefixBits: a.host.Gateway.Bits(), ResumeTimeout: o.ResumeTimeout, Faults: o.Faults, Breaker: o.Breaker, LogLimit: o.LogLimit, Seam: seam,
 		Cgroups: limits.Plugins, CheckHardware: limits.Check, Log: o.Log,
 	})
@@ -158,6 +160,9 @@ func (a *App) Start(ctx context.Context) (err error) {
 	}
 	metadata.Control = a.control
 	if err := a.metadata(metadata.Handler()); err != nil {
+		return err
+	}
+	if err := a.measure(ctx); err != nil {
 		return err
 	}
 	if err := a.admin(); err != nil {
@@ -246,7 +251,7 @@ func (a *App) services(ctx context.Context) (http.Handler, error) {
 		return nil, err
 	}
 	return awsapi.NewServer(awsapi.Options{
-		Keys: a.keys, Account: o.Account, Logger: o.Log, PageSecret: []byte(a.root.Secret),
+		Keys: a.keys, Account: o.Account, Logger: o.Log, PageSecret: []byte(a.root.Secret), Observe: a.called,
 		Services: []awsapi.Service{
 			cluster.API(), network.Service(), people.Service(), sts.Service(), a.commands.Service(),
 			secretsmanager.New(secretsmanager.Options{Store: a.store, Account: o.Account}).Service(),

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -26,6 +27,7 @@ type Options struct {
 	Site     string
 	StateDir string
 	Listen   string       // address of the API on the host
+	Metrics  string       // address of /metrics, without a key; empty: the control socket alone
 	Subnet   netip.Prefix // addresses of the instances
 	Region   string       // what openpcs env exports
 	Account  string
@@ -58,6 +60,10 @@ type Options struct {
 	Log                                 *slog.Logger
 }
 
+// DefaultMetrics is where the metrics of the usual site are: for programs of
+// this machine.
+const DefaultMetrics = "127.0.0.1:7302"
+
 var (
 	sitePattern    = regexp.MustCompile(`^[a-z0-9]{0,7}$`)
 	accountPattern = regexp.MustCompile(`^[0-9]{12}$`)
@@ -79,6 +85,15 @@ func FromEnvironment() (Options, error) {
 		Listen:   get("LISTEN", "127.0.0.1:7300"),
 		Region:   get("REGION", "ap-northeast-1"),
 		Account:  get("ACCOUNT", "000000000000"),
+	}
+	byDefault := "off" // other sites of the machine cannot all have one port
+	if o.Site == "" {
+		byDefault = DefaultMetrics
+	}
+	if o.Metrics = get("METRICS", byDefault); o.Metrics == "off" {
+		o.Metrics = ""
+	} else if _, port, err := net.SplitHostPort(o.Metrics); err != nil || port == "" {
+		return o, fmt.Errorf("OPENPCS_METRICS: %q is not off or an address and port, such as %s", o.Metrics, DefaultMetrics)
 	}
 	switch get("TLS", "") {
 	case "":

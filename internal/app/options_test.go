@@ -104,6 +104,12 @@ func TestFromEnvironment(t *testing.T) {
 		{"RESUME_TIMEOUT", "-1", false},
 		{"RESUME_TIMEOUT", "30m", false},
 		{"RESUME_TIMEOUT", "1e3", false},
+		{"METRICS", "off", true},
+		{"METRICS", "127.0.0.1:9000", true},
+		{"METRICS", "[::1]:9000", true},
+		{"METRICS", "on", false},
+		{"METRICS", "127.0.0.1", false},
+		{"METRICS", "127.0.0.1:", false},
 	} {
 		t.Run(tt.name+"="+tt.value, func(t *testing.T) {
 			clearEnv(t)
@@ -128,5 +134,13 @@ func TestSitesLieSideBySide(t *testing.T) {
 	o, err := app.FromEnvironment()
 	if err != nil || o.Site != "one" || !strings.HasPrefix(o.Socket(), "/srv/one/") {
 		t.Errorf("options = %+v, %v", o, err)
+	}
+	// Of the things with one address each, the usual site has the default.
+	if o.Metrics != "" {
+		t.Errorf("the metrics are at %s: another site's may be there", o.Metrics)
+	}
+	t.Setenv("OPENPCS_SITE", "")
+	if o, err = app.FromEnvironment(); err != nil || o.Metrics != app.DefaultMetrics {
+		t.Errorf("the usual site's metrics are at %q, %v", o.Metrics, err)
 	}
 }

@@ -241,8 +241,14 @@ func (o Options) insecure(s secured) string {
 	if err != nil || s.config != nil {
 		return ""
 	}
-	if ip := net.ParseIP(host); host == "localhost" || (ip != nil && ip.IsLoopback()) {
+	if loopback(host) {
 		return ""
 	}
 	return "The API is served without TLS on an address that other machines may reach: set OPENPCS_TLS=auto"
+}
+
+// loopback reports whether an address is of this machine alone.
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || (ip != nil && ip.IsLoopback())
 }

@@ -48,6 +48,8 @@ type Options struct {
 	Forget func(instanceID string)
 	// Slurmctld talks to a cluster's controller; nil: to its agent.
 	Slurmctld func(fleet.Cluster) Slurmctld
+	// Passed, when set, is told of each pass of a cluster's loop.
+	Passed func(took time.Duration, err error)
 	// Seam, when set, is told of what Control has slurmctld do.
 	Seam fault.Seam
 }
@@ -203,6 +205,9 @@ func (c *Control) run(l *loop) {
 		}
 		l.passed = now
 		next, err := c.pass(l)
+		if c.Passed != nil && c.ctx.Err() == nil {
+			c.Passed(time.Since(now), err)
+		}
 		if errors.Is(err, errGone) {
 			c.mu.Lock()
 			delete(c.loops, l.id)

@@ -1,0 +1,139 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/awsapi"
+	"github.com/openpcs/openpcs/internal/history"
+	"github.com/openpcs/openpcs/internal/metrics"
+	"github.com/openpcs/openpcs/internal/store"
+)
+
+// measure serves the metrics, on a port of their own: whoever reaches it needs
+// no key, as Prometheus has none.
+func (a *App) measure(ctx context.Context) error {
+	started := time.Now()
+	a.metrics.Gather(metrics.PartProcess, func(s *metrics.Scrape) error {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		s.Set(metrics.Build, 1, a.opts.Version)
+		s.Set(metrics.Start, float64(started.UnixMilli())/1000)
+		s.Set(metrics.Memory, float64(m.Sys))
+		s.Set(metrics.Goroutines, float64(runtime.NumGoroutine()))
+		return nil
+	})
+	if err := a.countEvents(ctx); err != nil {
+		return err
+	}
+	a.metrics.Gather(metrics.PartFleet, a.gatherFleet)
+	if a.opts.Metrics == "" {
+		return nil
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", a.metrics.Handler(a.opts.Log))
+	if err := a.listen("tcp", a.opts.Metrics, mux, nil); err != nil {
+		return fmt.Errorf("serve metrics (OPENPCS_METRICS says where, or off): %w", err)
+	}
+	if host, _, _ := net.SplitHostPort(a.opts.Metrics); !loopback(host) {
+		a.opts.Log.Warn("Metrics are served without a key to whoever reaches the address", "address", a.opts.Metrics)
+	}
+	return nil
+}
+
+// gatherTime bounds what a scrape may take; Prometheus waits for ten seconds.
+const gatherTime = 5 * time.Second
+
+// countEvents counts what happens from now on, each time somebody asks: what
+// nobody reads costs nothing.
+func (a *App) countEvents(ctx context.Context) error {
+	var last int64
+	err := a.store.View(ctx, func(tx *store.Tx) (err error) {
+		last, err = tx.LastEvent()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	kinds := map[string]bool{}
+	for _, k := range history.Kinds() {
+		kinds[k] = true
+	}
+	const batch = 1000
+	var one sync.Mutex // scrapes come side by side, and each event counts once
+	a.metrics.Gather(metrics.PartEvents, func(*metrics.Scrape) error {
+		one.Lock()
+		defer one.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), gatherTime)
+		defer cancel()
+		for {
+			var some []store.Event
+			err := a.store.View(ctx, func(tx *store.Tx) (err error) {
+				some, err = tx.EventsAfter(last, batch)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			for _, e := range some {
+				a.metrics.Event(e, func(kind string) bool { return kinds[kind] })
+				last = e.Seq
+			}
+			if len(some) < batch {
+				return nil
+			}
+		}
+	})
+	return nil
+}
+
+func (a *App) gatherFleet(s *metrics.Scrape) error {
+	ctx, cancel := context.WithTimeout(context.Background(), gatherTime)
+	defer cancel()
+	return a.store.View(ctx, func(tx *store.Tx) error {
+		views, err := a.views(tx, "")
+		if err != nil {
+			return err
+		}
+		all := make([]metrics.Cluster, len(views))
+		for k, v := range views {
+			all[k] = metrics.Cluster{Cluster: v.cluster, Observed: v.o}
+		}
+		s.Fleet(all)
+		return nil
+	})
+}
+
+// passed counts a pass of a cluster's loop.
+func (a *App) passed(took time.Duration, err error) {
+	result := "done"
+	if err != nil {
+		result = "failed"
+	}
+	a.metrics.Add(metrics.Passes, 1, result)
+	a.metrics.Observe(metrics.PassSeconds, took.Seconds())
+}
+
+// methods are those that S3 has; a client can send any word.
+var methods = []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodPost, http.MethodDelete}
+
+// called counts a call of the API. Its labels are words of the tables of
+// operations, or none: what a client sends is no label before it was verified.
+func (a *App) called(c awsapi.Call) {
+	var service, operation string
+	if c.Request != nil {
+		service, operation = c.Request.Service, c.Request.Operation
+		if service == "s3" && !slices.Contains(methods, operation) {
+			operation = metrics.Other
+		}
+	}
+	a.metrics.Add(metrics.APIRequests, 1, service, operation, strconv.Itoa(c.Status))
+	a.metrics.Observe(metrics.APISeconds, c.Took.Seconds(), service, operation)
+}

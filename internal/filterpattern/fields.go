@@ -69,7 +69,7 @@ func parseField(s *scanner) (f field, err error) {
 	}
 	f.name = fieldName(s)
 	plain := s.at
-	if s.space(); s.peek() == ',' || s.peek() == ']' {
+	if s.space(); s.at == len(s.text) || s.peek() == ',' || s.peek() == ']' {
 		if begin != plain-len(f.name) {
 			return f, s.failAt(begin, "a condition is missing between the parentheses")
 		}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/openpcs/openpcs/internal/tail"
@@ -48,6 +49,14 @@ func (l logFiles) serve(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/logs", func(w http.ResponseWriter, r *http.Request) {
 		files, err := l.dir.Files(r.Context(), r.URL.Query().Get("log"))
 		l.answer(w, files, err)
+	})
+	mux.HandleFunc("GET /v1/users", func(w http.ResponseWriter, r *http.Request) {
+		text, err := os.ReadFile("/etc/passwd")
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		reply(w, users(text))
 	})
 	mux.HandleFunc("POST /v1/logs/wait", func(w http.ResponseWriter, r *http.Request) {
 		var in LogsSeen
@@ -95,6 +104,23 @@ func (l logFiles) answer(w http.ResponseWriter, files []tail.File, err error) {
 		files = []tail.File{}
 	}
 	reply(w, files)
+}
+
+// users reads the names of a passwd file, by uid. Of several the first counts, as
+// for getpwuid.
+func users(passwd []byte) map[uint32]string {
+	out := map[uint32]string{}
+	for line := range strings.Lines(string(passwd)) {
+		fields := strings.Split(line, ":")
+		if len(fields) < 4 {
+			continue
+		}
+		uid, err := strconv.ParseUint(fields[2], 10, 32)
+		if _, known := out[uint32(uid)]; err == nil && !known {
+			out[uint32(uid)] = fields[0]
+		}
+	}
+	return out
 }
 
 // rotation keeps the logs of a folder from filling the disk.

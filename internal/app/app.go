@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/openpcs/openpcs/internal/awsapi"
+	"github.com/openpcs/openpcs/internal/collect"
 	"github.com/openpcs/openpcs/internal/compute"
 	"github.com/openpcs/openpcs/internal/compute/incus"
 	"github.com/openpcs/openpcs/internal/control"
@@ -47,6 +48,7 @@ type App struct {
 	control    *control.Control
 	commands   *ssm.SSM
 	cloudwatch *logs.Logs
+	collector  *collect.Collector
 	host       compute.Host
 	secured    secured
 	started    time.Time
@@ -166,6 +168,9 @@ func (a *App) Start(ctx context.Context) (err error) {
 		return err
 	}
 	if err := a.admin(); err != nil {
+		return err
+	}
+	if err := a.collectLogs(ctx); err != nil {
 		return err
 	}
 	if err := a.control.Start(ctx); err != nil {

@@ -31,6 +31,8 @@ const (
 	ControllerUnreachable Code = "CONTROLLER_UNREACHABLE"
 	SlurmctldCrashed      Code = "SLURMCTLD_CRASHED"
 	ConfigurationRefused  Code = "SLURM_CONFIGURATION_REFUSED"
+	LogsNotKept           Code = "LOGS_NOT_KEPT"
+	LogsLost              Code = "LOGS_LOST"
 )
 
 // The conditions of compute node groups, their nodes and instances.
@@ -94,6 +96,16 @@ var all = []Condition{
 		ConfigurationRefused, "cluster", Error,
 		"slurmctld did not take the configuration that the change leads to. The former configuration is in force.",
 		"The message has Slurm's own words. Correct the custom Slurm settings and update again.",
+	},
+	{
+		LogsNotKept, "cluster", Error,
+		"What a daemon of the cluster logs cannot be written to the disk of the control plane, which is full or broken. It stays on the controller meanwhile, and nothing is lost as long as there is room for it there: some 300 MiB for each log.",
+		"Make room below the state folder, or set a smaller OPENPCS_LOG_LIMIT. openpcs goes on by itself where it stopped.",
+	},
+	{
+		LogsLost, "cluster", Warning,
+		"A part of a daemon's log was gone from the controller before it was read: openpcs was away while more was written than the controller keeps, or somebody removed or emptied the log.",
+		"What was not read cannot be had any more. Leave the files in /var/log/slurm of the controller alone, which rotates them itself.",
 	},
 	{
 		InsufficientCapacity, "group", Warning,

@@ -46,6 +46,8 @@ type Options struct {
 	Log      *slog.Logger
 	// Forget, when set, is told of each instance that is gone.
 	Forget func(instanceID string)
+	// Last, when set, is told of each cluster before its controller ends.
+	Last func(ctx context.Context, clusterID string)
 	// Slurmctld talks to a cluster's controller; nil: to its agent.
 	Slurmctld func(fleet.Cluster) Slurmctld
 	// Passed, when set, is told of each pass of a cluster's loop.

@@ -101,6 +101,9 @@ func (c *Control) makeDirs(cl fleet.Cluster) error {
 
 // deleteCluster removes a cluster that has no group and no queue.
 func (c *Control) deleteCluster(ctx context.Context, cl fleet.Cluster) error {
+	if c.Last != nil {
+		c.Last(ctx, cl.ID)
+	}
 	if err := c.Provider.Terminate(ctx, cl.ControllerID); err != nil {
 		return fmt.Errorf("terminate the controller: %w", err)
 	}

@@ -174,6 +174,14 @@ var sentences = map[string]func(d detail) string{
 	},
 	"slurmctld-complained": func(d detail) string { return "slurmctld took the configuration, and said: " + d.text("detail") },
 
+	"logs-not-kept": func(d detail) string {
+		return "the log of " + d.text("log") + " cannot be kept, and is left on the controller: " + d.text("error") + " (" + d.text("code") + ")"
+	},
+	"logs-kept": func(d detail) string { return "the log of " + d.text("log") + " is kept again" },
+	"logs-lost": func(d detail) string {
+		return "a part of the log of " + d.text("log") + " was gone before it was read (" + d.text("code") + ")"
+	},
+
 	"configured":  func(d detail) string { return "slurmctld runs with the configuration " + d.text("hash") },
 	"unreachable": func(d detail) string { return "the controller cannot be driven: " + d.text("error") },
 	"reachable":   func(detail) string { return "the controller can be driven again" },

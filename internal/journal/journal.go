@@ -240,6 +240,18 @@ func (j *Journal) Last() int64 {
 	return j.last
 }
 
+// Since is a place behind which all is that was written at a time or later.
+func (j *Journal) Since(at time.Time) int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, s := range j.segments {
+		if !s.at.Before(at) {
+			return s.first - 1
+		}
+	}
+	return j.last
+}
+
 // Place is up to where the source was read for what is in the journal, as it
 // was given to Append; nil if nothing was.
 func (j *Journal) Place() []byte {

@@ -64,7 +64,7 @@ type NodeDetail struct {
 }
 
 var (
-	jobBegin = []byte("JobId=")
+	jobBegin, jobLast = []byte("JobId="), []byte(" DerivedExitCode=")
 	// What stands in Name and WorkDir is the user's, spaces and line ends too:
 	// what is before and behind them is matched from both ends.
 	jobLine = regexp.MustCompile(`(?s)^JobId=(\d+) UserId=(.*?)\((\d+)\) GroupId=(.*?)\((\d+)\) Name=(.*) JobState=(\S+) Partition=(.*?) TimeLimit=(\S+) ` +
@@ -90,9 +90,12 @@ func NextJob(buf []byte, p Progress) (text []byte, n int) {
 		line := buf[end : end+i+1]
 		end += i + 1
 		next := buf[end:]
+		whole := bytes.Contains(line, jobLast) && jobEnd.Match(line)
 		switch {
-		case !jobEnd.Match(line) && len(next) > 0: // it goes on
-		case !jobEnd.Match(line) && p == Growing:
+		case end > MaxText:
+			return buf[:end], end
+		case !whole && len(next) > 0: // it goes on
+		case !whole && p == Growing:
 			return nil, 0
 		case bytes.HasPrefix(next, jobBegin) || (len(next) == 0 && p != Growing):
 			return buf[:end], end

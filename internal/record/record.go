@@ -54,7 +54,10 @@ func (c *Cutter) Next(buf []byte, p Progress) (r Record, n int) {
 		r.Time, r.Level, r.Audit = c.Inside.Time, c.Inside.Level, c.Inside.Audit
 	} else {
 		var rest []byte
-		r.Time, rest, stamped = stamp(buf)
+		if r.Time, rest, stamped = stamp(buf); !stamped {
+			// As daemons write to their standard error.
+			rest = bytes.TrimPrefix(rest, onStderr)
+		}
 		r.Level, r.Audit = classify(rest)
 		if !stamped && p == Growing && len(buf) < longestStamp && bytes.IndexByte(buf, '\n') < 0 {
 			return r, 0
@@ -229,6 +232,7 @@ func auditParts(b []byte) (connection, fields []byte, ok bool) {
 }
 
 var (
+	onStderr      = []byte("slurmrestd: ")
 	msgType       = []byte("msg_type=")
 	connectionEnd = []byte("] msg_type=")
 )

@@ -86,14 +86,20 @@ func (t *Tail) Consume(n int) {
 }
 
 // Place is behind what was consumed.
-func (t *Tail) Place() Place {
+func (t *Tail) Place() Place { return t.PlaceAt(0) }
+
+// PlaceAt is behind n of Bytes.
+func (t *Tail) PlaceAt(n int) Place {
 	if t.file.Inode == 0 && t.from != nil {
 		return *t.from
 	}
-	before := t.buf[:t.over]
+	head, before := t.head, t.buf[:t.over+n]
+	if want := headBytes - len(head); want > 0 && int64(len(head)) == t.off {
+		head = append(head[:len(head):len(head)], t.buf[t.over:t.over+min(n, want)]...)
+	}
 	return Place{
-		Inode: t.file.Inode, ModTime: t.file.ModTime, Head: len(t.head), HeadSum: sum(t.head),
-		Offset: t.off, TailSum: sum(before[max(0, len(before)-tailBytes):]),
+		Inode: t.file.Inode, ModTime: t.file.ModTime, Head: len(head), HeadSum: sum(head),
+		Offset: t.off + int64(n), TailSum: sum(before[max(0, len(before)-tailBytes):]),
 	}
 }
 
@@ -159,6 +165,17 @@ func (t *Tail) Fill(ctx context.Context) (more bool, err error) {
 
 // end is the place in the file up to which it was read.
 func (t *Tail) end() int64 { return t.off + int64(len(t.buf)-t.over) }
+
+// Find looks for the place to begin at, and says whether it is still there.
+// Without one it is true.
+func (t *Tail) Find(ctx context.Context) (bool, error) {
+	if t.file.Inode == 0 {
+		if _, err := t.begin(ctx); err != nil {
+			return false, err
+		}
+	}
+	return !t.Lost(), nil
+}
 
 // Wait returns when the folder has changed since the last look.
 func (t *Tail) Wait(ctx context.Context) error {

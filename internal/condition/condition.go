@@ -67,6 +67,15 @@ const (
 	GroupUpdated           Code = "GROUP_UPDATED"
 )
 
+// The conditions of deliveries of logs.
+const (
+	LogDeliveryDenied     Code = "LOG_DELIVERY_DENIED"
+	LogDestinationMissing Code = "LOG_DESTINATION_MISSING"
+	LogDeliveryFailing    Code = "LOG_DELIVERY_FAILING"
+	LogRecordsDropped     Code = "LOG_RECORDS_DROPPED"
+	LogRecordsRefused     Code = "LOG_RECORDS_REFUSED"
+)
+
 // Condition is one declared problem.
 type Condition struct {
 	Code     Code
@@ -249,9 +258,37 @@ var all = []Condition{
 	},
 }
 
+var ofDeliveries = []Condition{
+	{
+		LogDeliveryDenied, "cluster", Error,
+		"The destination of a delivery of logs does not let openpcs write to it. Nothing is lost meanwhile, for up to OPENPCS_DELIVERY_KEEP.",
+		"The message names what is lacking: of a bucket, the statement for its policy; elsewhere, the permission of the credentials. The delivery goes on by itself within a minute after it is there.",
+	},
+	{
+		LogDestinationMissing, "cluster", Error,
+		"The bucket, log group or stream that a delivery of logs writes to is not there. Nothing is lost meanwhile, for up to OPENPCS_DELIVERY_KEEP.",
+		"Create it again, or delete the delivery: `aws logs delete-delivery`. The delivery goes on by itself within a minute.",
+	},
+	{
+		LogDeliveryFailing, "cluster", Warning,
+		"A delivery of logs does not come on: its destination does not answer, or refuses for a reason that may pass, such as throttling. Other deliveries are not affected.",
+		"Nothing needs to be done if it passes: it is tried again after a second, then two and so on up to a minute. `openpcs deliveries` shows how far behind it is, and the last error.",
+	},
+	{
+		LogRecordsDropped, "cluster", Error,
+		"A delivery of logs was behind for so long that records were dropped, the oldest first: records are tried for OPENPCS_DELIVERY_KEEP, and the log of a cluster is kept on disk only up to a size.",
+		"They cannot be delivered any more. `openpcs explain CLUSTER` has what kept the delivery from coming on.",
+	},
+	{
+		LogRecordsRefused, "cluster", Warning,
+		"A destination never takes some of the records, for example as they are larger than it allows. They were put aside into a file, up to 8 MiB for each delivery, and the delivery went on with the others.",
+		"The message names the file, which has them as lines of JSON, with the reason. A destination in S3 takes records of every size.",
+	},
+}
+
 // All returns the conditions in order of what can have them and code.
 func All() []Condition {
-	out := slices.Clone(all)
+	out := slices.Concat(all, ofDeliveries)
 	order := []string{"cluster", "group", "node"}
 	slices.SortStableFunc(out, func(a, b Condition) int {
 		return cmp.Or(cmp.Compare(slices.Index(order, a.Of), slices.Index(order, b.Of)), cmp.Compare(a.Code, b.Code))
@@ -261,7 +298,7 @@ func All() []Condition {
 
 // Find returns the condition of a code.
 func Find(code Code) (Condition, bool) {
-	for _, c := range all {
+	for _, c := range slices.Concat(all, ofDeliveries) {
 		if c.Code == code {
 			return c, true
 		}

@@ -94,6 +94,12 @@ var sentences = map[string]func(d detail) string{
 	"fault-added":        func(d detail) string { return "asked for the fault " + d.text("fault") + ": " + d.text("kind") },
 	"fault-removed":      func(d detail) string { return "the fault " + d.text("fault") + " was removed" },
 	"fault":              func(d detail) string { return "the fault " + d.text("fault") + " struck: " + d.text("kind") },
+	"delivery-failing": func(d detail) string {
+		return "the delivery " + d.text("delivery") + " of the log " + d.text("log") + " to " + d.text("to") + " does not come on (" + d.text("condition") + "): " + d.text("error")
+	},
+	"delivery-resumed": func(d detail) string {
+		return "the delivery " + d.text("delivery") + " of the log " + d.text("log") + " to " + d.text("to") + " goes on, after it did not since " + d.clock("since")
+	},
 	// What was decided and done.
 	"assigned": func(d detail) string {
 		return "decided to launch " + d.text("instance") + ", a " + d.text("type") + " in " + d.text("subnet")

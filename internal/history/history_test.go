@@ -42,7 +42,7 @@ func TestEveryKindHasASentence(t *testing.T) {
 	for _, order := range []string{"power-up", "power-down", "replace", "recovered", "held-out"} {
 		written[order] = true
 	}
-	for _, dir := range []string{"../control", "../pcs", "../collect"} {
+	for _, dir := range []string{"../control", "../pcs", "../delivery", "../collect"} {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err

@@ -1,13 +1,9 @@
 package s3
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/openpcs/openpcs/internal/awsapi"
@@ -55,50 +51,5 @@ func (e *Endpoint) target(r *awsapi.Stream) (target, error) {
 	return target{url: e.url, host: e.url.Host, region: e.region, transport: e.transport, key: key}, nil
 }
 
-// key reads the credentials. No error repeats what is in the file.
-func (e *Endpoint) key() (awsapi.Key, error) {
-	fail := func(err error) (awsapi.Key, error) {
-		return awsapi.Key{}, fmt.Errorf("read the credentials of S3 in %s: %w", e.credentials, err)
-	}
-	f, err := os.Open(e.credentials)
-	if err != nil {
-		return fail(errors.Unwrap(err))
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return fail(err)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return fail(errors.New("others than its owner may read it: chmod 600"))
-	}
-	var key awsapi.Key
-	section := ""
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		line := strings.TrimSpace(lines.Text())
-		if name, ok := strings.CutPrefix(line, "["); ok {
-			section = strings.TrimSpace(strings.TrimSuffix(name, "]"))
-			continue
-		}
-		name, value, ok := strings.Cut(line, "=")
-		if !ok || section != "default" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		switch value = strings.TrimSpace(value); strings.TrimSpace(name) {
-		case "aws_access_key_id":
-			key.ID = value
-		case "aws_secret_access_key":
-			key.Secret = value
-		case "aws_session_token":
-			key.Token = value
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return fail(err)
-	}
-	if key.ID == "" || key.Secret == "" {
-		return fail(errors.New("its section [default] has no aws_access_key_id and aws_secret_access_key"))
-	}
-	return key, nil
-}
+// key reads the credentials.
+func (e *Endpoint) key() (awsapi.Key, error) { return awsapi.ReadKey(e.credentials) }

@@ -176,8 +176,12 @@ func (a s3Answer) failure(l Link) error {
 
 // denied says what the policy of a bucket lacks.
 func denied(l Link) string {
+	folder := l.Account
+	if l.Hive {
+		folder = hiveAccount + folder
+	}
 	return fmt.Sprintf("The policy of the bucket %s does not let %s write logs. It needs a statement with "+
 		`"Effect": "Allow", "Principal": {"Service": "%s"}, "Action": "s3:PutObject", "Resource": "arn:aws:s3:::%s/AWSLogs/%s/*"`+
 		`; conditions may ask for "s3:x-amz-acl": "bucket-owner-full-control", "aws:SourceAccount": "%s" and "aws:SourceArn": "%s".`,
-		l.Target, Service, Service, l.Target, l.Account, l.Account, l.SourceARN)
+		l.Target, Service, Service, l.Target, folder, l.Account, l.SourceARN)
 }

@@ -61,6 +61,16 @@ func NewLink(l logs.Link, account string) Link {
 	return out
 }
 
+// Links returns the deliveries of the service logs.
+func Links(tx *store.Tx, account string) ([]Link, error) {
+	all, err := logs.Links(tx)
+	out := make([]Link, len(all))
+	for n, l := range all {
+		out[n] = NewLink(l, account)
+	}
+	return out, err
+}
+
 // Feed is a log in the order in which it was written.
 type Feed interface {
 	// Name is what the log is called: slurmctld, slurmdbd, slurmrestd, jobcomp,
@@ -89,6 +99,8 @@ type Destinations struct {
 // Options configure a Runner.
 type Options struct {
 	Store *store.Store
+	// Links returns the deliveries that there are.
+	Links func(tx *store.Tx) ([]Link, error)
 	// Feeds returns the logs of a type that a cluster has.
 	Feeds func(cluster, logType string) []Feed
 	// Interval is between two objects in S3.
@@ -159,12 +171,8 @@ func (r *Runner) look(ctx context.Context) error {
 	var links []Link
 	var cursors []Cursor
 	err := r.o.Store.View(ctx, func(tx *store.Tx) (err error) {
-		all, err := logs.Links(tx)
-		if err != nil {
+		if links, err = r.o.Links(tx); err != nil {
 			return err
-		}
-		for _, l := range all {
-			links = append(links, NewLink(l, r.o.Destinations.Account))
 		}
 		cursors, err = Cursors.All(tx)
 		return err

@@ -17,6 +17,9 @@ var suffixes = map[string]string{
 	logs.ScalingLogs:        "{region}/node_lifecycle/{yyyy}/{MM}/{dd}/{HH}/",
 }
 
+// hiveAccount is before the account in paths that name their parts.
+const hiveAccount = "aws-account-id="
+
 // key is the name of the object that begins with a record. Its last part is
 // unlike that of any other object of this delivery in the same hour, and the same
 // each time it is asked for, so that what is sent again replaces itself.
@@ -37,7 +40,7 @@ func key(l Link, logName, major string, first int64, at time.Time) string {
 		values["log_name"], values["scheduler_major_version"] = "log_name="+logName, "scheduler_major_version="+major
 		values["account-id"], values["log_type"] = "account-id="+account, "log_type="+l.LogType
 		values["region"], values["resource_id"] = "aws-region="+region+"/resource_id="+cluster, "resource_id="+cluster
-		account = "aws-account-id=" + account
+		account = hiveAccount + account
 	}
 	pattern := l.Suffix
 	if pattern == "" {

@@ -342,7 +342,7 @@ func (w *worker) settle(delivered int64) bool {
 	w.mu.Unlock()
 	if was != nil {
 		w.runner.o.Logger.Info("A delivery goes on", "delivery", w.link.ID, "log", w.feed.Name(), "cluster", w.link.Cluster)
-		w.tell("delivery-resumed", map[string]any{"since": was.Since.UTC().Format(time.RFC3339)})
+		w.event("delivery/"+w.link.ID, "delivery-resumed", map[string]any{"since": was.Since.UTC().Format(time.RFC3339)})
 	}
 	w.pause = 0
 	w.again = w.cursor.Pending != nil
@@ -382,18 +382,18 @@ func (w *worker) fail(f *failure) {
 	w.mu.Unlock()
 	if was == nil || was.Code != f.code {
 		w.runner.o.Logger.Warn("A delivery does not come on", "delivery", w.link.ID, "log", w.feed.Name(), "cluster", w.link.Cluster, "condition", f.code, "err", f.text)
-		w.tell("delivery-failing", map[string]any{"condition": f.code, "error": f.text})
+		w.event("delivery/"+w.link.ID, "delivery-failing", map[string]any{"condition": f.code, "error": f.text})
 	}
 }
 
-// tell adds to the history of the cluster. That it cannot be is no reason not to
+// event adds to the history of the cluster. That it cannot be is no reason not to
 // deliver.
-func (w *worker) tell(kind string, detail map[string]any) {
+func (w *worker) event(subject, kind string, detail map[string]any) {
 	detail["delivery"], detail["log"], detail["to"] = w.link.ID, w.feed.Name(), w.link.Target
 	doc, err := json.Marshal(detail)
 	if err == nil {
 		err = w.runner.o.Store.Update(w.ctx, func(tx *store.Tx) error {
-			return tx.Append(store.Event{At: time.Now(), Cluster: w.link.Cluster, Subject: "delivery/" + w.link.ID, Kind: kind, Detail: doc})
+			return tx.Append(store.Event{At: time.Now(), Cluster: w.link.Cluster, Subject: subject, Kind: kind, Detail: doc})
 		})
 	}
 	if err != nil && w.ctx.Err() == nil {

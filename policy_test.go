@@ -149,6 +149,7 @@ func TestProgramsAreRunInFewPlaces(t *testing.T) {
 		"internal/store",    // a process to kill
 		"internal/pcs",      // the aws CLI and botocore
 		"internal/library",  // the scripts, and shellcheck
+		"internal/delivery", // a pipeline to kill, and moto's server
 		"internal/userdata", // Python's parser of MIME, which cloud-init uses
 	}
 	for _, f := range files(t) {

@@ -123,6 +123,9 @@ func putObject(ctx context.Context, b Buckets, l Link, key string, body []byte, 
 	if err != nil {
 		return &failure{code: condition.LogDeliveryFailing, text: "S3 does not answer: " + err.Error(), unclear: true}
 	}
+	if a.status/100 == 2 && a.etag == "" {
+		return &failure{code: condition.LogDeliveryFailing, text: fmt.Sprintf("S3 answers %d and does not say what it has (no ETag): something else answered in its place", a.status), unclear: true}
+	}
 	return a.failure(l)
 }
 
@@ -130,6 +133,7 @@ func putObject(ctx context.Context, b Buckets, l Link, key string, body []byte, 
 type s3Answer struct {
 	status        int
 	code, message string // of an error
+	etag          string // of an object that was written
 }
 
 // ask sends a request about an object of the delivery's bucket.
@@ -158,7 +162,7 @@ func ask(ctx context.Context, b Buckets, l Link, method, key string, body []byte
 	}
 	var doc struct{ Code, Message string }
 	_ = xml.Unmarshal(text, &doc) // of a proxy it may be a page
-	return s3Answer{answer.StatusCode, doc.Code, doc.Message}, nil
+	return s3Answer{answer.StatusCode, doc.Code, doc.Message, answer.Header.Get("Etag")}, nil
 }
 
 // failure is why the object was not written, nil if it was.

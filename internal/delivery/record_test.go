@@ -37,7 +37,9 @@ func TestRecords(t *testing.T) {
 		{"plain_with_a_delimiter", with(article, func(l *Link) {
 			l.Format, l.Delimiter, l.Fields = Plain, "|", []string{"log_level", "log_name", "scheduler_patch_version"}
 		}), ping, "info|slurmctld|6"},
-		{"w3c", with(article, func(l *Link) { l.Format, l.Fields = W3C, []string{"event_timestamp", "log_type", "log_level", "message"} }), ping, `1780281294197 info "` + strings.TrimSuffix(string(ping.Text), "\n") + `"`},
+		{"w3c", with(article, func(l *Link) {
+			l.Format, l.Fields = W3C, []string{"event_timestamp", "log_type", "log_level", "message"}
+		}), ping, `1780281294197 info "` + strings.TrimSuffix(string(ping.Text), "\n") + `"`},
 		{"job", with(article, func(l *Link) { l.LogType = logs.JobCompletionLogs }), done, `{"resource_id":"pcs_vhuijft7zz","resource_type":"PCS_CLUSTER","event_timestamp":1780281294,"scheduler_type":"slurm","scheduler_major_version":"26.05","fields":{"job_id":2,"user":"ubuntu"}}`},
 		{"scaling", with(article, func(l *Link) { l.LogType = logs.ScalingLogs }), scaling, string(scaling.Text)},
 		{"scaling_fields", with(article, func(l *Link) { l.LogType, l.Fields = logs.ScalingLogs, []string{"status_code", "details"} }), scaling, `{"status_code":"LAUNCHED","details":{"instance_id":"i-1"}}`},

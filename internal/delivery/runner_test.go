@@ -209,7 +209,11 @@ func (b *shelf) Send(req *http.Request, _ string, _ s3.Sender) (*http.Response, 
 		XMLName xml.Name `xml:"Error"`
 		Code    string
 	}{Code: code})
-	return &http.Response{StatusCode: max(status, 200), Body: io.NopCloser(bytes.NewReader(text))}, err
+	header := http.Header{"Etag": {`"e"`}}
+	if code == "Empty" {
+		header, text = nil, nil
+	}
+	return &http.Response{StatusCode: max(status, 200), Header: header, Body: io.NopCloser(bytes.NewReader(text))}, err
 }
 
 func (b *shelf) behave(f func(key string) (int, string, bool)) {
@@ -352,6 +356,7 @@ func TestL8_DestinationInTrouble(t *testing.T) {
 		{"throttled", func(string) (int, string, bool) { return 503, "SlowDown", false }, condition.LogDeliveryFailing},
 		{"error", func(string) (int, string, bool) { return 500, "InternalError", false }, condition.LogDeliveryFailing},
 		{"kept_all_the_same", func(string) (int, string, bool) { return 500, "InternalError", true }, condition.LogDeliveryFailing},
+		{"empty", func(string) (int, string, bool) { return 200, "Empty", false }, condition.LogDeliveryFailing},
 		{"denied", func(string) (int, string, bool) { return 403, "AccessDenied", false }, condition.LogDeliveryDenied},
 		{"gone", func(string) (int, string, bool) { return 404, "NoSuchBucket", false }, condition.LogDestinationMissing},
 	} {

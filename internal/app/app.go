@@ -22,6 +22,7 @@ import (
 	"github.com/openpcs/openpcs/internal/compute"
 	"github.com/openpcs/openpcs/internal/compute/incus"
 	"github.com/openpcs/openpcs/internal/control"
+	"github.com/openpcs/openpcs/internal/delivery"
 	"github.com/openpcs/openpcs/internal/ec2"
 	"github.com/openpcs/openpcs/internal/fault"
 	"github.com/openpcs/openpcs/internal/fleet"
@@ -49,6 +50,9 @@ type App struct {
 	commands   *ssm.SSM
 	cloudwatch *logs.Logs
 	collector  *collect.Collector
+	objects    *s3.S3
+	deliveries *delivery.Runner
+	sinks      *delivery.Destinations
 	host       compute.Host
 	secured    secured
 	started    time.Time
@@ -147,6 +151,12 @@ func (a *App) Start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := a.collectLogs(ctx); err != nil {
+		return err
+	}
+	if err := a.deliver(); err != nil {
+		return err
+	}
 	if a.secured, err = o.secure(time.Now()); err != nil {
 		return err
 	}
@@ -168,9 +178,6 @@ func (a *App) Start(ctx context.Context) (err error) {
 		return err
 	}
 	if err := a.admin(); err != nil {
-		return err
-	}
-	if err := a.collectLogs(ctx); err != nil {
 		return err
 	}
 	if err := a.control.Start(ctx); err != nil {
@@ -251,8 +258,8 @@ func (a *App) services(ctx context.Context) (http.Handler, error) {
 	if err := ec2.EnsureRegion(ctx, a.store, o.Region, pool); err != nil {
 		return nil, err
 	}
-	buckets, err := a.buckets()
-	if err != nil {
+	var err error
+	if a.objects, err = a.buckets(); err != nil {
 		return nil, err
 	}
 	return awsapi.NewServer(awsapi.Options{
@@ -260,7 +267,7 @@ func (a *App) services(ctx context.Context) (http.Handler, error) {
 		Services: []awsapi.Service{
 			cluster.API(), network.Service(), people.Service(), sts.Service(), a.commands.Service(),
 			secretsmanager.New(secretsmanager.Options{Store: a.store, Account: o.Account}).Service(),
-			buckets.Service(), a.cloudwatch.Service(),
+			a.objects.Service(), a.cloudwatch.Service(),
 		},
 	}), nil
 }

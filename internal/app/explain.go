@@ -196,6 +196,9 @@ func (a *App) explainCluster(tx *store.Tx, v view, e *Explanation) error {
 	if c.Trouble != nil {
 		e.problem(c.Trouble.Code, c.Trouble.Message)
 	}
+	for _, t := range a.deliveries.Troubles(c.ID) {
+		e.problem(t.Code, t.Message)
+	}
 	count := map[fleet.InstanceState]int{}
 	for _, i := range v.o.Instances {
 		count[i.State]++

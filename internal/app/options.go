@@ -57,6 +57,7 @@ type Options struct {
 	// and S3Credentials the file with its keys; empty: the buckets are below the
 	// state folder.
 	S3Endpoint, S3Region, S3Credentials string
+	Delivery                            DeliveryOptions
 	Log                                 *slog.Logger
 }
 
@@ -141,6 +142,9 @@ func FromEnvironment() (Options, error) {
 	}
 	if o.LogLimit, err = parseSize(get("LOG_LIMIT", "1G")); err != nil {
 		return o, fmt.Errorf("OPENPCS_LOG_LIMIT: %w", err)
+	}
+	if o.Delivery, err = deliveryFromEnvironment(get); err != nil {
+		return o, err
 	}
 	faults := get("FAULTS", "off")
 	o.Faults, o.CrashAt = faults == "on", get("CRASH_AT", "")

@@ -13,7 +13,7 @@ import (
 // clear takes the surroundings' settings away.
 func clearEnv(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"SITE", "STATE", "LISTEN", "REGION", "ACCOUNT", "SUBNET", "RESUME_TIMEOUT", "TLS", "TLS_CERT", "TLS_KEY", "LIMITS", "FAULTS", "CRASH_AT", "S3_ENDPOINT", "S3_REGION", "S3_CREDENTIALS", "BREAKER", "LOG_RETENTION", "LOG_LIMIT"} {
+	for _, name := range []string{"SITE", "STATE", "LISTEN", "REGION", "ACCOUNT", "SUBNET", "RESUME_TIMEOUT", "TLS", "TLS_CERT", "TLS_KEY", "LIMITS", "FAULTS", "CRASH_AT", "S3_ENDPOINT", "S3_REGION", "S3_CREDENTIALS", "BREAKER", "LOG_RETENTION", "LOG_LIMIT", "DELIVERY_INTERVAL", "DELIVERY_KEEP", "LOGS_ENDPOINT", "LOGS_CREDENTIALS", "FIREHOSE_ENDPOINT", "FIREHOSE_CREDENTIALS"} {
 		t.Setenv("OPENPCS_"+name, "")
 	}
 }
@@ -28,6 +28,7 @@ func TestDefaults(t *testing.T) {
 		StateDir: "/var/lib/openpcs", Listen: "127.0.0.1:7300", Subnet: netip.MustParsePrefix("10.77.0.0/16"),
 		Region: "ap-northeast-1", Account: "000000000000", ResumeTimeout: 30 * time.Minute, Limits: cgroup.Auto,
 		Breaker: 5, LogRetention: 14 * 24 * time.Hour, LogLimit: 1 << 30,
+		Delivery: app.DeliveryOptions{Interval: 5 * time.Minute, Keep: 24 * time.Hour},
 	}
 	if o != want {
 		t.Errorf("options = %+v\nwant      %+v", o, want)
@@ -97,6 +98,17 @@ func TestFromEnvironment(t *testing.T) {
 		{"LOG_LIMIT", "15M", false},
 		{"LOG_LIMIT", "-1G", false},
 		{"LOG_LIMIT", "9999999999999G", false},
+		{"DELIVERY_INTERVAL", "1s", true},
+		{"DELIVERY_INTERVAL", "1h", true},
+		{"DELIVERY_INTERVAL", "900ms", false},
+		{"DELIVERY_INTERVAL", "61m", false},
+		{"DELIVERY_INTERVAL", "5", false},
+		{"DELIVERY_KEEP", "7d", true},
+		{"DELIVERY_KEEP", "1m", false},
+		{"LOGS_ENDPOINT", "https://logs.example.com", false}, // without credentials
+		{"LOGS_CREDENTIALS", "/etc/key", false},              // for nothing
+		{"FIREHOSE_ENDPOINT", "https://firehose.example.com", false},
+		{"FIREHOSE_CREDENTIALS", "/etc/key", false},
 		{"RESUME_TIMEOUT", "5", true},
 		{"RESUME_TIMEOUT", "65533", true},
 		{"RESUME_TIMEOUT", "4", false},

@@ -113,5 +113,5 @@ func (c *events) send(ctx context.Context, _ bool) error {
 }
 
 func noGroup(l Link) *failure {
-	return &failure{code: condition.LogDestinationMissing, text: fmt.Sprintf("There is no log group %s in %s.", l.Target, l.Region)}
+	return &failure{code: condition.LogDestinationMissing, text: fmt.Sprintf("There is no log group %s in %s. Make it: aws logs create-log-group --log-group-name %s", l.Target, l.Region, l.Target)}
 }

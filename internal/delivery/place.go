@@ -30,8 +30,7 @@ func key(l Link, logName, major string, first int64, at time.Time) string {
 		"yyyy": at.Format("2006"), "MM": at.Format("01"), "dd": at.Format("02"), "HH": at.Format("15"),
 		"log_name": logName, "scheduler_major_version": major,
 		"account-id": account, "resource_id": cluster, "log_type": l.LogType,
-		// As PCS does it: the cluster follows the region.
-		"region": region + "/" + cluster,
+		"region": region,
 	}
 	if l.Hive {
 		for name, label := range map[string]string{"yyyy": "year", "MM": "month", "dd": "day", "HH": "hour"} {
@@ -39,12 +38,17 @@ func key(l Link, logName, major string, first int64, at time.Time) string {
 		}
 		values["log_name"], values["scheduler_major_version"] = "log_name="+logName, "scheduler_major_version="+major
 		values["account-id"], values["log_type"] = "account-id="+account, "log_type="+l.LogType
-		values["region"], values["resource_id"] = "aws-region="+region+"/resource_id="+cluster, "resource_id="+cluster
+		values["region"], values["resource_id"] = "aws-region="+region, "resource_id="+cluster
 		account = hiveAccount + account
 	}
 	pattern := l.Suffix
 	if pattern == "" {
 		pattern = suffixes[l.LogType]
+	}
+	if !strings.Contains(pattern, "{resource_id}") {
+		// As PCS does it: the cluster follows the region, though its pattern does not
+		// say so.
+		values["region"] += "/" + values["resource_id"]
 	}
 	pairs := make([]string, 0, 2*len(values))
 	for name, v := range values {

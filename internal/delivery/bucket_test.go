@@ -36,6 +36,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(storageEnv) != "":
 		err = gateway.Run(context.Background(), os.Stdin, os.Stdout)
+	case os.Getenv(pipelineEnv) != "":
+		err = runPipeline()
 	default:
 		os.Exit(m.Run())
 	}

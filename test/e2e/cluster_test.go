@@ -47,6 +47,7 @@ type group struct {
 	image    string // another than the usual one
 	kind     string // instance type, t3.micro if empty
 	settings string // custom settings as JSON
+	idle     int    // its own idle time in seconds, if not 0
 	queue    string // made for it, if not empty
 	actions  string // lifecycle actions as file://, if not empty
 	profile  string // ARN of another instance profile than the usual one
@@ -156,7 +157,7 @@ func (c *cluster) add(t *testing.T, g group) {
 		"--subnet-ids", n.subnet, "--custom-launch-template", "id=" + template + ",version=1", "--iam-instance-profile-arn", cmp.Or(g.profile, n.profile),
 		"--scaling-configuration", fmt.Sprintf("minInstanceCount=%d,maxInstanceCount=%d", g.min, g.max),
 		"--instance-configs", "instanceType=" + cmp.Or(g.kind, "t3.micro"),
-		"--slurm-configuration", `{"slurmCustomSettings":` + cmp.Or(g.settings, "[]") + `}`, "--query", "computeNodeGroup.id", "--output", "text",
+		"--slurm-configuration", fmt.Sprintf(`{"slurmCustomSettings":%s,"scaleDownIdleTimeInSeconds":%d}`, cmp.Or(g.settings, "[]"), cmp.Or(g.idle, -1)), "--query", "computeNodeGroup.id", "--output", "text",
 	}, scripts...)...)
 	c.active(t, g.name, "groups", c.id)
 	if g.queue != "" {

@@ -28,6 +28,7 @@ var (
 	siteName = "e2e" + slot
 	stateDir = "/var/lib/openpcs-" + siteName
 	listen   = "127.0.0.1:731" + ofSlot("0", "")
+	measured = "127.0.0.1:732" + ofSlot("0", "") // its metrics
 	subnet   = "10." + ofSlot("79", "10") + ".0.0/16"
 	project  = "openpcs-" + siteName
 	pool     = project
@@ -50,7 +51,7 @@ const (
 var siteEnv = []string{
 	"OPENPCS_SITE=" + siteName, "OPENPCS_STATE=" + stateDir, "OPENPCS_LISTEN=" + listen,
 	"OPENPCS_SUBNET=" + subnet, "OPENPCS_REGION=" + region,
-	"OPENPCS_FAULTS=on",
+	"OPENPCS_FAULTS=on", "OPENPCS_METRICS=" + measured,
 }
 
 // ofSlot is what a run without a slot has, or the prefix with its slot.

@@ -25,7 +25,8 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := app.Options{
-		StateDir: "/var/lib/openpcs", Listen: "127.0.0.1:7300", Subnet: netip.MustParsePrefix("10.77.0.0/16"),
+		StateDir: "/var/lib/openpcs", Listen: "127.0.0.1:7300",
+		Metrics: "127.0.0.1:7302", Subnet: netip.MustParsePrefix("10.77.0.0/16"),
 		Region: "ap-northeast-1", Account: "000000000000", ResumeTimeout: 30 * time.Minute, Limits: cgroup.Auto,
 		Breaker: 5, LogRetention: 14 * 24 * time.Hour, LogLimit: 1 << 30,
 		Delivery: app.DeliveryOptions{Interval: 5 * time.Minute, Keep: 24 * time.Hour},

@@ -6,8 +6,6 @@ import (
 	"net"
 	"net/http"
 	"runtime"
-	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -121,19 +119,12 @@ func (a *App) passed(took time.Duration, err error) {
 	a.metrics.Observe(metrics.PassSeconds, took.Seconds())
 }
 
-// methods are those that S3 has; a client can send any word.
-var methods = []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodPost, http.MethodDelete}
-
 // called counts a call of the API. Its labels are words of the tables of
 // operations, or none: what a client sends is no label before it was verified.
 func (a *App) called(c awsapi.Call) {
 	var service, operation string
 	if c.Request != nil {
 		service, operation = c.Request.Service, c.Request.Operation
-		if service == "s3" && !slices.Contains(methods, operation) {
-			operation = metrics.Other
-		}
 	}
-	a.metrics.Add(metrics.APIRequests, 1, service, operation, strconv.Itoa(c.Status))
-	a.metrics.Observe(metrics.APISeconds, c.Took.Seconds(), service, operation)
+	a.metrics.Call(service, operation, c.Status, c.Took)
 }

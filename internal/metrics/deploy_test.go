@@ -35,7 +35,9 @@ func TestDashboard(t *testing.T) {
 				RefID, Expr string
 			}
 		}
-		Templating struct{ List []struct{ Name, Query string } }
+		Templating struct {
+			List []struct{ Name, Query string }
+		}
 	}
 	if err := json.Unmarshal([]byte(read("grafana/openpcs.json")), &dashboard); err != nil {
 		t.Fatal(err)

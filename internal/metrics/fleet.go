@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/openpcs/openpcs/internal/fleet"
@@ -41,13 +42,22 @@ func (s *Scrape) slurm(c Cluster) {
 		if len(n.State) > 0 {
 			base = strings.ToLower(n.State[0])
 			for _, flag := range n.State[1:] {
+				s.known(slurmFlags, strings.ToLower(flag))
 				s.Inc(SlurmFlags, 1, c.ID, strings.ToLower(flag))
 			}
 		}
+		s.known(slurmBase, base)
 		s.Inc(SlurmNodes, 1, c.ID, base)
 		if n.Ready() && !n.HasAny("DRAIN", "POWER_DOWN", "POWER_DRAIN") {
 			s.Inc(SlurmReady, 1, c.ID)
 		}
+	}
+}
+
+// known counts a word that is none of those known.
+func (s *Scrape) known(words []string, word string) {
+	if word == Other || !slices.Contains(words, word) {
+		s.registry.Add(UnknownStates, 1)
 	}
 }
 

@@ -111,7 +111,8 @@ func (r *Registry) Gather(part string, f func(*Scrape) error) {
 
 // Scrape is one answer while it is put together.
 type Scrape struct {
-	read values
+	read     values
+	registry *Registry
 }
 
 // Set gives a gauge its value. A counter that somebody else keeps is set so
@@ -170,7 +171,7 @@ func (r *Registry) scrape() (values, error) {
 	out := values{}
 	var errs []error
 	for _, g := range parts {
-		s := &Scrape{read: values{}}
+		s := &Scrape{read: values{}, registry: r}
 		if err := g.f(s); err != nil {
 			errs = append(errs, fmt.Errorf("gather metrics of %s: %w", g.part, err))
 			r.Add(GatherErrors, 1, g.part)

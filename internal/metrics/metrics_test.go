@@ -141,6 +141,7 @@ func TestM3_UnknownStates(t *testing.T) {
 		`openpcs_slurm_node_flags{cluster="pcs_c",flag="other"}`: 1,
 		`openpcs_instances{cluster="pcs_c",state="other"}`:       1,
 		`openpcs_clusters{status="other"}`:                       1,
+		`openpcs_unknown_states_total`:                           3,
 		`openpcs_group_instances_max{cluster="pcs_c",group="g"}`: 4,
 	})
 }
@@ -207,8 +208,7 @@ func everything() *Registry {
 		}
 		return nil
 	})
-	r.Add(APIRequests, 1, "pcs", "GetCluster", "200")
-	r.Observe(APISeconds, .002, "pcs", "GetCluster")
+	r.Call("pcs", "GetCluster", 200, 2*time.Millisecond)
 	r.Observe(PassSeconds, .002)
 	r.Event(store.Event{Kind: "assigned"}, func(string) bool { return true })
 	return r
@@ -336,6 +336,35 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 	if _, ok := got[`openpcs_api_requests_total{service="pcs",operation="a\"b\\c\nd`+"\uFFFD"+`{}",status="200"}`]; !ok {
 		t.Error("the value with signs of the format is not there as it is")
+	}
+}
+
+func TestCalls(t *testing.T) {
+	r := New()
+	for _, method := range []string{"GET", "get", "GETS", "PUT"} {
+		r.Call("s3", method, 200, time.Second)
+	}
+	r.Call("", "", 403, time.Millisecond)
+	got, _ := read(t, r)
+	expect(t, got, map[string]float64{
+		`openpcs_api_requests_total{service="s3",operation="GET",status="200"}`:   1,
+		`openpcs_api_requests_total{service="s3",operation="other",status="200"}`: 2,
+		`openpcs_api_requests_total{service="",operation="",status="403"}`:        1,
+		`openpcs_api_request_seconds_sum{service="s3",operation="PUT"}`:           1,
+	})
+}
+
+// BenchmarkScrape is of a cluster with 2,048 nodes, all of them up.
+func BenchmarkScrape(b *testing.B) {
+	c := demo(slices.Repeat([]string{"IDLE+CLOUD"}, 2048)...)
+	for name := range c.Observed.Slurm {
+		c.Observed.Instances = append(c.Observed.Instances, fleet.Instance{ID: name, GroupID: "pcs_g", NodeName: name, State: fleet.Running})
+	}
+	r := of(c)
+	for b.Loop() {
+		if _, err := r.scrape(); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 

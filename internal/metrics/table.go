@@ -129,7 +129,8 @@ var (
 		clusterLabel, Label{Name: "state", Values: slurmBase})
 	SlurmFlags = declare(Gauge, "slurm_node_flags", "Nodes that have a flag beside their base state; a node can have several. Other: flags that this openpcs does not know.",
 		clusterLabel, Label{Name: "flag", Values: slurmFlags})
-	SlurmReady = declare(Gauge, "slurm_nodes_ready", "Nodes on which a job can start now: up, answering, and not drained.", clusterLabel)
+	UnknownStates = declare(Counter, "unknown_states_total", "Base states and flags that this openpcs does not know, each time they were read.")
+	SlurmReady    = declare(Gauge, "slurm_nodes_ready", "Nodes on which a job can start now: up, answering, and not drained.", clusterLabel)
 
 	GroupMin   = declare(Gauge, "group_instances_min", "minInstanceCount of the group.", clusterLabel, groupLabel)
 	GroupMax   = declare(Gauge, "group_instances_max", "maxInstanceCount of the group.", clusterLabel, groupLabel)

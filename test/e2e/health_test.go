@@ -51,4 +51,15 @@ func TestHealthCheckAtStart(t *testing.T) {
 		must(t, log.out == "checked "+name+"\n", "on %s the program ran otherwise than once: %s", name, log)
 	}
 	succeed(t, c.login("srun", "--chdir=/", "-p", "checked", "-w", "checked-1", "true"))
+
+	// REBOOT_ONLY: not when a fresh instance comes up, once when it was rebooted.
+	c.settings(t, "update-cluster", "", "", `[{"parameterName":"HealthCheckProgram","parameterValue":"/opt/health/check.sh"},{"parameterName":"HealthCheckNodeState","parameterValue":"REBOOT_ONLY"}]`)
+	c.powerDown(t, "checked-1")
+	succeed(t, c.login("srun", "--chdir=/", "-p", "checked", "-w", "checked-1", "test", "!", "-e", "/var/log/health.log"))
+	c.waitNode(t, "checked-1", 30*time.Second, "idle", func(n node) bool { return n.is("IDLE") && n.up() })
+	succeed(t, c.controller("scontrol reboot ASAP nextstate=RESUME checked-1"))
+	eventually(t, time.Minute, "the program runs after the reboot", func() error {
+		return contains(c.connect("checked-1", "cat", "/var/log/health.log"), "checked checked-1\n")
+	})
+	c.waitNode(t, "checked-1", time.Minute, "up", node.up)
 }

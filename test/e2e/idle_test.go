@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/openpcs/openpcs/internal/slurm"
 )
 
 // TestI4_IdleTimesOfGroups: each group's nodes follow its own idle time, though
@@ -70,4 +72,22 @@ func TestI4_IdleTimesOfGroups(t *testing.T) {
 	must(t, shown("brief") == "None", "after it was cleared the API shows %s", shown("brief"))
 	conf = succeed(t, c.controller("grep NodeName=brief /etc/slurm/slurm.conf")).out
 	must(t, !strings.Contains(conf, "SuspendTime"), "slurm.conf has %s", conf)
+
+	// Slurm 25.11 has no idle time of nodes; a hidden partition stands for it. The
+	// rule by which it does is the same in this release.
+	old := c.plainConfig(t)
+	release, ok := slurm.FindVersion("25.11")
+	must(t, ok, "25.11 is not known")
+	old.Version, old.Partitions = release, nil
+	old.Nodes = []slurm.NodeSet{{Name: "brief", Count: 1, CPUs: 1, RealMemoryMiB: 900, IdleTime: 5 * time.Second}}
+	files, err := old.Render()
+	must(t, err == nil, "%v", err)
+	line := regexp.MustCompile(`(?m)^PartitionName=.* SuspendTime=5$`).FindString(string(files["slurm.conf"]))
+	must(t, line != "", "25.11 has no idle time of groups:\n%s", files["slurm.conf"])
+	succeed(t, c.controller("echo '"+line+"' >>/etc/slurm/slurm.conf && scontrol reconfigure"))
+	r = succeed(t, c.user("sinfo --noheader"))
+	must(t, !strings.Contains(r.out, "idle_time"), "users see it: %s", r)
+	began = time.Now()
+	succeed(t, c.login("srun", "--chdir=/", "-p", "both", "-w", "brief-1", "true"))
+	suspended("brief-1") // and not after the cluster's 600 s
 }

@@ -35,15 +35,35 @@ func (a *App) measure(ctx context.Context) error {
 	if a.opts.Metrics == "" {
 		return nil
 	}
-	mux := http.NewServeMux()
-	mux.Handle("/metrics", a.metrics.Handler(a.opts.Log))
-	if err := a.listen("tcp", a.opts.Metrics, mux, nil); err != nil {
+	if err := a.listen("tcp", a.opts.Metrics, MetricsHandler(a.opts.Metrics, a.metrics.Handler(a.opts.Log)), nil); err != nil {
 		return fmt.Errorf("serve metrics (OPENPCS_METRICS says where, or off): %w", err)
 	}
 	if host, _, _ := net.SplitHostPort(a.opts.Metrics); !loopback(host) {
 		a.opts.Log.Warn("Metrics are served without a key to whoever reaches the address", "address", a.opts.Metrics)
 	}
 	return nil
+}
+
+// MetricsHandler serves metrics at /metrics of an address. What is for programs
+// of this machine answers by this machine's names alone: a page from elsewhere,
+// in a browser here, could have its own name lead to it.
+func MetricsHandler(address string, metrics http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", metrics)
+	if host, _, _ := net.SplitHostPort(address); !loopback(host) {
+		return mux
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		if !loopback(host) {
+			http.Error(w, "the metrics are for this machine: ask for http://"+address+"/metrics", http.StatusForbidden)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // gatherTime bounds what a scrape may take; Prometheus waits for ten seconds.

@@ -110,31 +110,3 @@ func truth(b bool) float64 {
 	}
 	return 0
 }
-
-// Delivery is what is told of a delivery of a cluster's logs.
-type Delivery struct {
-	Cluster, ID, LogType, Destination string
-
-	LagSeconds float64 // age of the oldest record that is not delivered
-	Lag        int64   // records
-	// Delivered, Dropped and Retries are since the start.
-	Delivered, Dropped, Retries int64
-	Failing                     bool // the last try failed
-}
-
-// Delivery tells of one.
-func (s *Scrape) Delivery(d Delivery) {
-	for m, v := range map[*Metric]float64{
-		DeliveryLagSeconds: d.LagSeconds, DeliveryLag: float64(d.Lag), Delivered: float64(d.Delivered),
-		Dropped: float64(d.Dropped), DeliveryRetries: float64(d.Retries), DeliveryFailing: truth(d.Failing),
-	} {
-		s.Set(m, v, d.Cluster, d.ID, d.LogType, d.Destination)
-	}
-}
-
-// Journal tells of a log of a cluster: its first record that is kept, and its
-// last, both counted from 1.
-func (s *Scrape) Journal(cluster, logType, logName string, first, last int64) {
-	s.Set(JournalRecords, float64(last), cluster, logType, logName)
-	s.Set(JournalKept, float64(max(0, last-first+1)), cluster, logType, logName)
-}

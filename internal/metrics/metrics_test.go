@@ -197,7 +197,7 @@ func TestM6_PartsThatAreNotThere(t *testing.T) {
 func everything() *Registry {
 	r := of(demo("IDLE+CLOUD"))
 	r.Gather(PartDelivery, func(s *Scrape) error {
-		s.Delivery(Delivery{Cluster: "pcs_c", ID: "d", LogType: "PCS_SCHEDULER_LOGS", Destination: "S3", LagSeconds: 1.5, Lag: 7, Delivered: 8, Dropped: 9, Retries: 10, Failing: true})
+		s.Delivery(Delivery{Cluster: "pcs_c", ID: "d", LogType: "PCS_SCHEDULER_LOGS", LogName: "slurmctld", Destination: "S3", LagSeconds: 1.5, Lag: 7, Delivered: 8, Dropped: 9, Refused: 3, Retries: 10, Failing: true})
 		s.Journal("pcs_c", "PCS_SCHEDULER_LOGS", "slurmctld", 11, 20)
 		return nil
 	})
@@ -242,10 +242,10 @@ func TestTableIsServed(t *testing.T) {
 		}
 	}
 	expect(t, got, map[string]float64{
-		`openpcs_delivery_dropped_records_total{cluster="pcs_c",delivery="d",log_type="PCS_SCHEDULER_LOGS",destination="S3"}`: 9,
-		`openpcs_delivery_lag_seconds{cluster="pcs_c",delivery="d",log_type="PCS_SCHEDULER_LOGS",destination="S3"}`:           1.5,
-		`openpcs_journal_records{cluster="pcs_c",log_type="PCS_SCHEDULER_LOGS",log_name="slurmctld"}`:                         10,
-		`openpcs_journal_records_total{cluster="pcs_c",log_type="PCS_SCHEDULER_LOGS",log_name="slurmctld"}`:                   20,
+		`openpcs_delivery_dropped_records_total{cluster="pcs_c",delivery="d",log_type="PCS_SCHEDULER_LOGS",log_name="slurmctld",destination="S3"}`: 9,
+		`openpcs_delivery_lag_seconds{cluster="pcs_c",delivery="d",log_type="PCS_SCHEDULER_LOGS",log_name="slurmctld",destination="S3"}`:           1.5,
+		`openpcs_journal_records{cluster="pcs_c",log_type="PCS_SCHEDULER_LOGS",log_name="slurmctld"}`:                                              10,
+		`openpcs_journal_records_total{cluster="pcs_c",log_type="PCS_SCHEDULER_LOGS",log_name="slurmctld"}`:                                        20,
 	})
 }
 

@@ -142,22 +142,27 @@ var (
 	BreakerFailures = declare(Gauge, "breaker_failures", "Starts of the group that failed in a row.", clusterLabel, groupLabel)
 )
 
-// The metrics of log deliveries.
+// The metrics of logs and their deliveries.
 var (
-	deliveryLabel    = Label{Name: "delivery", Text: "id of the delivery"}
-	logTypeLabel     = Label{Name: "log_type", Text: "PCS_SCHEDULER_LOGS, ..."}
-	destinationLabel = Label{Name: "destination", Text: "S3, CWL or FH"}
+	logTypeLabel = Label{Name: "log_type", Text: "PCS_SCHEDULER_LOGS, ..."}
+	logNameLabel = Label{Name: "log_name", Text: "slurmctld, slurmdbd, slurmrestd, jobcomp or scaling; empty: it has no record yet"}
 
-	DeliveryLagSeconds = declare(Gauge, "delivery_lag_seconds", "Age of the oldest record that is not delivered yet; 0: all are.", clusterLabel, deliveryLabel, logTypeLabel, destinationLabel)
-	DeliveryLag        = declare(Gauge, "delivery_lag_records", "Records that are not delivered yet.", clusterLabel, deliveryLabel, logTypeLabel, destinationLabel)
-	Delivered          = declare(Counter, "delivery_records_total", "Records that were delivered, since the start.", clusterLabel, deliveryLabel, logTypeLabel, destinationLabel)
-	Dropped            = declare(Counter, "delivery_dropped_records_total", "Records that a delivery lost because it was too far behind.", clusterLabel, deliveryLabel, logTypeLabel, destinationLabel)
-	DeliveryRetries    = declare(Counter, "delivery_retries_total", "Tries that a destination refused, since the start.", clusterLabel, deliveryLabel, logTypeLabel, destinationLabel)
-	DeliveryFailing    = declare(Gauge, "delivery_failing", "Whether the last try of the delivery failed: 1, or 0.", clusterLabel, deliveryLabel, logTypeLabel, destinationLabel)
+	JournalRecords = declare(Counter, "journal_records_total", "Records that a log of a cluster has had.", clusterLabel, logTypeLabel, logNameLabel)
+	JournalKept    = declare(Gauge, "journal_records", "Records of the log that are kept.", clusterLabel, logTypeLabel, logNameLabel)
 
-	JournalRecords = declare(Counter, "journal_records_total", "Records that a log of a cluster has had.", clusterLabel, logTypeLabel, Label{Name: "log_name", Text: "slurmctld, slurmdbd, slurmrestd or jobcomp"})
-	JournalKept    = declare(Gauge, "journal_records", "Records of the log that are kept.", clusterLabel, logTypeLabel, Label{Name: "log_name", Text: "slurmctld, slurmdbd, slurmrestd or jobcomp"})
+	DeliveryLagSeconds = ofDelivery(Gauge, "delivery_lag_seconds", "Age of the oldest record that is not delivered yet; 0: all are.")
+	DeliveryLag        = ofDelivery(Gauge, "delivery_lag_records", "Records that are not delivered yet.")
+	Delivered          = ofDelivery(Counter, "delivery_records_total", "Records that were delivered, since the delivery exists.")
+	Dropped            = ofDelivery(Counter, "delivery_dropped_records_total", "Records that the delivery lost because it was too far behind, since it exists.")
+	Refused            = ofDelivery(Counter, "delivery_refused_records_total", "Records that the destination never takes, since the delivery exists.")
+	DeliveryRetries    = ofDelivery(Counter, "delivery_retries_total", "Tries that failed, since the start of openpcs.")
+	DeliveryFailing    = ofDelivery(Gauge, "delivery_failing", "Whether the last try failed: 1, or 0.")
 )
+
+// ofDelivery is a metric of each log of each delivery.
+func ofDelivery(kind Kind, name, text string) *Metric {
+	return declare(kind, name, text, clusterLabel, Label{Name: "delivery", Text: "id of the delivery"}, logTypeLabel, logNameLabel, Label{Name: "destination", Text: "S3, CWL or FH"})
+}
 
 func statusLabel() Label {
 	return Label{Name: "status", Values: []string{

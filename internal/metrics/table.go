@@ -12,8 +12,11 @@ var table []*Metric
 // All returns the table. docs/metrics.md is written from it.
 func All() []*Metric { return slices.Clone(table) }
 
+// prefix is what all names begin with.
+const prefix = "openpcs_"
+
 func declare(kind Kind, name, text string, labels ...Label) *Metric {
-	m := &Metric{Name: "openpcs_" + name, Kind: kind, Text: text, Labels: labels}
+	m := &Metric{Name: prefix + name, Kind: kind, Text: text, Labels: labels}
 	table = append(table, m)
 	return m
 }
@@ -64,7 +67,7 @@ var (
 	slurmBase  = []string{"idle", "mixed", "allocated", "down", "error", "future", "unknown", Other}
 	slurmFlags = []string{
 		"blocked", "cloud", "completing", "drain", "dynamic_future", "dynamic_norm", "external", "fail", "invalid_reg", "maintenance",
-		"not_responding", "parallel", "planned", "power_down", "power_drain", "power_up", "powered_down", "powering_down", "powering_up",
+		"not_responding", "planned", "power_down", "power_down_asap", "power_down_force", "power_drain", "power_up", "powered_down", "powering_down", "powering_up",
 		"reboot_canceled", "reboot_issued", "reboot_requested", "reserved", "resume", "undrain", Other,
 	}
 )

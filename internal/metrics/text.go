@@ -106,16 +106,34 @@ func number(v float64) string {
 	return strconv.FormatFloat(v, 'g', -1, 64)
 }
 
-// Page writes docs/metrics.md's table: every metric, its labels and meaning.
+// Page writes the tables of docs/metrics.md: every metric with its labels, and
+// what the labels can be.
 func Page() string {
 	var b strings.Builder
 	b.WriteString("| metric | type | labels | meaning |\n|---|---|---|---|\n")
+	type meaning struct{ label, text string }
+	var meanings []meaning
+	of := map[meaning][]string{}
 	for _, m := range table {
 		var labels []string
 		for _, l := range m.Labels {
-			labels = append(labels, "`"+l.Name+"`: "+cmp.Or(l.Text, strings.Join(l.Values, ", ")))
+			labels = append(labels, "`"+l.Name+"`")
+			k := meaning{l.Name, cmp.Or(l.Text, strings.Join(l.Values, ", "))}
+			if of[k] == nil {
+				meanings = append(meanings, k)
+			}
+			of[k] = append(of[k], "`"+strings.TrimPrefix(m.Name, prefix)+"`")
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.Name, m.Kind, strings.Join(labels, "; "), m.Text)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.Name, m.Kind, strings.Join(labels, ", "), m.Text)
+	}
+	b.WriteString("\n| label | values | of |\n|---|---|---|\n")
+	slices.SortStableFunc(meanings, func(a, b meaning) int { return strings.Compare(a.label, b.label) })
+	for _, k := range meanings {
+		names := of[k]
+		if some := len(names); some > 4 {
+			names = []string{fmt.Sprintf("%d metrics", some)}
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.label, k.text, strings.Join(names, ", "))
 	}
 	return b.String()
 }

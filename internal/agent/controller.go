@@ -53,6 +53,9 @@ type Config struct {
 	// addresses yet and would look each name up for ten seconds, with its
 	// nodes locked: so they all resolve, to where nothing answers.
 	Names []string `json:"names"`
+	// Accounting is slurmdbd.conf, nil where there is no accounting.
+	Accounting []byte `json:"accounting,omitempty"`
+	REST       bool   `json:"rest,omitempty"` // slurmrestd runs
 }
 
 // Answer is what the agent says of a configuration.
@@ -89,7 +92,7 @@ type Controller struct {
 	calm    *time.Timer
 }
 
-// calmAfter is how long slurmctld must run for its former crashes not to
+// calmAfter is how long the daemons must run for their former crashes not to
 // count any more: systemd waits longer after each, and would never forget.
 const calmAfter = 2 * time.Minute
 
@@ -106,7 +109,7 @@ func RunController(ctx context.Context, log *slog.Logger) error {
 	deliver := func(ctx context.Context, h imds.Hook) error {
 		return metadata(ctx, http.MethodPost, "/openpcs/v1/hook", c.who.Token, h, nil)
 	}
-	c.calm = time.AfterFunc(calmAfter, func() { command(ctx, "systemctl", "reset-failed", "slurmctld") })
+	c.calm = time.AfterFunc(calmAfter, func() { command(ctx, "systemctl", "reset-failed", "slurmctld", "slurmdbd", "slurmrestd") })
 	c.outbox, c.notices = newOutbox(log, deliver), newOutbox(log, deliver)
 	// After a reboot nobody else starts slurmctld again; before its first
 	// configuration it cannot run.
@@ -114,9 +117,7 @@ func RunController(ctx context.Context, log *slog.Logger) error {
 		if err := putHosts(); err != nil {
 			log.Warn("Node names were not written", "err", err)
 		}
-		if r := command(ctx, "systemctl", "start", "slurmctld"); r.Code != 0 {
-			log.Warn("slurmctld did not start", "err", strings.TrimSpace(r.Stderr))
-		}
+		c.resume(ctx)
 	}
 	hooks, err := listenHooks()
 	if err != nil {
@@ -247,9 +248,12 @@ func (c *Controller) hookMux(ctx context.Context) http.Handler {
 		}
 		c.watch.poke()
 		h.ID = rand.Text()
-		if h.Kind == ended {
+		if log, ok := map[string]string{ended: "", dbdEnded: slurmdbdLog, restEnded: slurmrestdLog}[h.Kind]; ok {
 			c.calm.Reset(calmAfter)
-			// systemd starts slurmctld again when this is answered.
+			if said := lastErrors(log); said != "" {
+				h.Detail += ": " + said
+			}
+			// systemd starts the daemon again when this is answered.
 			go c.notices.send(ctx, h)
 		} else {
 			c.outbox.send(r.Context(), h)
@@ -304,7 +308,10 @@ func (c *Controller) configure(ctx context.Context, conf Config) (refusal string
 	// The files that slurmctld runs with are not touched before a canary took
 	// the new ones. What it does not find is caught below: slurmctld refuses to
 	// reconfigure, or does not come up again, and the former files come back.
-	verdict, err := TryConfig(ctx, conf)
+	var verdict Verdict
+	if !firstWithAccounting(conf) {
+		verdict, err = TryConfig(ctx, conf)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
@@ -332,9 +339,14 @@ func (c *Controller) configure(ctx context.Context, conf Config) (refusal string
 	if running {
 		how = c.change(conf)
 	}
-	refusal, err = c.switchTo(ctx, how)
+	if conf.Accounting != nil {
+		refusal, err = c.account(ctx, conf.Accounting)
+	}
 	if err == nil && refusal == "" {
-		if err := errors.Join(writeAll(goodDir, conf.Files), writeFile(appliedMark, []byte(conf.Hash), 0o644)); err != nil {
+		refusal, err = c.switchTo(ctx, how)
+	}
+	if err == nil && refusal == "" {
+		if err := c.settle(ctx, conf); err != nil {
 			return "", err
 		}
 		c.watch.poke()
@@ -345,6 +357,23 @@ func (c *Controller) configure(ctx context.Context, conf Config) (refusal string
 		c.log.Warn("The former configuration is not back", "err", goodErr)
 	}
 	return refusal, err
+}
+
+// settle brings the rest in line with a configuration that slurmctld took,
+// and keeps it as the one to go back to.
+func (c *Controller) settle(ctx context.Context, conf Config) error {
+	if err := c.rest(ctx, conf.REST); err != nil {
+		return err
+	}
+	good := filepath.Join(goodDir, slurm.SlurmdbdConf)
+	if conf.Accounting != nil {
+		if err := writeFile(good, conf.Accounting, 0o600); err != nil {
+			return err
+		}
+	} else if err := errors.Join(c.noAccount(ctx), os.RemoveAll(good)); err != nil {
+		return err
+	}
+	return errors.Join(writeAll(goodDir, conf.Files), writeFile(appliedMark, []byte(conf.Hash), 0o644))
 }
 
 func writeAll(dir string, files map[string][]byte) error {
@@ -399,7 +428,16 @@ func (c *Controller) goBack(ctx context.Context, dir string, how transition) err
 			return err
 		}
 	}
+	accounting, accounted := files[slurm.SlurmdbdConf]
+	delete(files, slurm.SlurmdbdConf)
 	if err := writeAll(dir, files); err != nil {
+		return err
+	}
+	if accounted {
+		if refusal, err := c.account(ctx, accounting); err != nil || refusal != "" {
+			return errors.Join(err, errors.New(refusal))
+		}
+	} else if err := c.noAccount(ctx); err != nil {
 		return err
 	}
 	if command(ctx, "scontrol", "ping").Code != 0 {

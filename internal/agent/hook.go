@@ -24,10 +24,12 @@ type Gate struct {
 // hookLimit bounds every hook but the gate: slurmctld waits for some of them.
 const hookLimit = 5 * time.Second
 
-// ended is the kind of hook that says that slurmctld ended unexpectedly, and
-// endedLimit bounds it: slurmctld is started again when it returned.
+// The kinds of hooks that say that a daemon ended unexpectedly, and endedLimit,
+// which bounds them: the daemon is started again when they returned.
 const (
 	ended      = "slurmctld-ended"
+	dbdEnded   = "slurmdbd-ended"
+	restEnded  = "slurmrestd-ended"
 	endedLimit = 200 * time.Millisecond
 )
 
@@ -57,15 +59,15 @@ func Hook(args []string) int {
 		ctx, cancel := context.WithTimeout(context.Background(), hookLimit)
 		defer cancel()
 		err = callAgent(ctx, "/hook", h)
-	case ended:
-		// The unit runs this whenever slurmctld ends, on purpose too.
+	case ended, dbdEnded, restEnded:
+		// The unit runs this whenever the daemon ends, on purpose too.
 		if os.Getenv("SERVICE_RESULT") == "success" {
 			return 0
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), endedLimit)
 		defer cancel()
 		how := strings.TrimSpace(os.Getenv("EXIT_CODE") + " " + os.Getenv("EXIT_STATUS"))
-		err = callAgent(ctx, "/hook", imds.Hook{Kind: ended, Detail: how})
+		err = callAgent(ctx, "/hook", imds.Hook{Kind: kind, Detail: how})
 	default:
 		err = fmt.Errorf("unknown hook %q", kind)
 	}

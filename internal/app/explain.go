@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -211,24 +212,35 @@ func (a *App) explainCluster(tx *store.Tx, v view, e *Explanation) error {
 		e.Next = append(e.Next, "It is ACTIVE as soon as slurmctld runs with its configuration.")
 	}
 	events, err := tx.Events(c.ID, "", maxEvents)
-	if n := crashes(events, v.o.Now); n > 0 {
-		e.problem(condition.SlurmctldCrashed, fmt.Sprintf("slurmctld ended unexpectedly %d times in the last %.0f minutes.", n, crashWindow.Minutes()))
+	for _, daemon := range []string{"slurmctld", "slurmdbd", "slurmrestd"} {
+		if n, code, last := crashes(events, daemon, v.o.Now); n > 0 {
+			e.problem(code, fmt.Sprintf("%s ended unexpectedly %d times in the last %.0f minutes; the last time: %s.", daemon, n, crashWindow.Minutes(), last))
+		}
 	}
 	e.tell(events)
 	return err
 }
 
-// crashWindow is how long a crash of slurmctld is worth a sentence.
+// crashWindow is how long a crash of a daemon is worth a sentence.
 const crashWindow = 10 * time.Minute
 
-// crashes counts how often slurmctld ended unexpectedly of late.
-func crashes(events []store.Event, now time.Time) (n int) {
-	for _, e := range events {
-		if e.Kind == "slurmctld-ended" && now.Sub(e.At) < crashWindow {
-			n++
+// crashes counts how often a daemon of the controller ended unexpectedly of
+// late, and tells of the last time, with the condition that it comes under.
+func crashes(events []store.Event, daemon string, now time.Time) (n int, code condition.Code, last string) {
+	var at time.Time
+	for _, ev := range events {
+		if ev.Kind != daemon+"-ended" || now.Sub(ev.At) >= crashWindow {
+			continue
+		}
+		n++
+		var detail struct {
+			Detail string `json:"detail"`
+		}
+		if json.Unmarshal(ev.Detail, &detail) == nil && !ev.At.Before(at) {
+			at, last = ev.At, detail.Detail
 		}
 	}
-	return n
+	return n, condition.OfCrash(daemon, last), last
 }
 
 // groupTrouble tells what keeps a group's nodes from coming up.

@@ -33,6 +33,10 @@ const (
 	ConfigurationRefused  Code = "SLURM_CONFIGURATION_REFUSED"
 	LogsNotKept           Code = "LOGS_NOT_KEPT"
 	LogsLost              Code = "LOGS_LOST"
+	SlurmdbdCrashed       Code = "SLURMDBD_CRASHED"
+	SlurmrestdCrashed     Code = "SLURMRESTD_CRASHED"
+	DatabaseFull          Code = "ACCOUNTING_DATABASE_FULL"
+	DatabaseClientFault   Code = "ACCOUNTING_DATABASE_CLIENT_FAULT"
 )
 
 // The conditions of compute node groups, their nodes and instances.
@@ -115,6 +119,26 @@ var all = []Condition{
 		LogsLost, "cluster", Warning,
 		"A part of a daemon's log was gone from the controller before it was read: openpcs was away while more was written than the controller keeps, or somebody removed or emptied the log.",
 		"What was not read cannot be had any more. Leave the files in /var/log/slurm of the controller alone, which rotates them itself.",
+	},
+	{
+		SlurmdbdCrashed, "cluster", Warning,
+		"slurmdbd, which keeps the accounting records, or its database ended unexpectedly of late, and was started again. Jobs do not notice: slurmctld keeps their records until slurmdbd is back.",
+		"Once is no reason to worry. If it goes on, `openpcs logs CLUSTER` shows what slurmdbd said last.",
+	},
+	{
+		SlurmrestdCrashed, "cluster", Warning,
+		"slurmrestd, which serves the REST API, ended unexpectedly of late, and was started again. Calls meanwhile were refused.",
+		"Once is no reason to worry. If it goes on, `openpcs logs CLUSTER` shows what slurmrestd said last.",
+	},
+	{
+		DatabaseFull, "cluster", Error,
+		"The database of the accounting records cannot write: its file system is full. slurmctld keeps the records of jobs for a while, and then loses the oldest.",
+		"Free space where OPENPCS_STATE is. The database goes on by itself. `defaultPurgeTimeInDays` of the cluster's accounting bounds how long records are kept.",
+	},
+	{
+		DatabaseClientFault, "cluster", Warning,
+		"slurmdbd met error 5027 (\"number of columns in result\") of its database client library: version 3.4.9 of libmariadb takes no result any more on a connection whose first try was refused. openpcs has the database ready before slurmdbd starts, so that it should not be met.",
+		"Nothing needs to be done once: slurmdbd is started again, with a connection of its own. If it goes on, `openpcs logs CLUSTER` shows why the database refuses connections.",
 	},
 	{
 		InsufficientCapacity, "group", Warning,

@@ -49,8 +49,11 @@ func (c *Control) render(cl fleet.Cluster, groups []fleet.Group, queues []fleet.
 		Version: version, ClusterName: cl.Name,
 		ControllerName: "slurmctld-primary", ControllerAddress: cl.ControllerAddress,
 		IdleTime: cl.IdleTime, ResumeTimeout: cmp.Or(c.ResumeTimeout, resumeTimeout), SuspendTimeout: suspendTimeout,
-		Settings: cl.Settings,
-		MaxJobs:  jobs, HookDir: agent.HookDir, Cgroups: c.Cgroups, CheckHardware: c.CheckHardware,
+		Settings: cl.Settings, CgroupSettings: cl.Cgroup, REST: cl.REST,
+		MaxJobs: jobs, HookDir: agent.HookDir, Cgroups: c.Cgroups, CheckHardware: c.CheckHardware,
+	}
+	if cl.Accounting.On {
+		conf.Accounting = &slurm.Accounting{PurgeDays: cl.Accounting.PurgeDays, Settings: cl.Slurmdbd}
 	}
 	names := map[string]string{}
 	for _, g := range groups {
@@ -197,7 +200,11 @@ func (c *Control) configure(ctx context.Context, l *loop) error {
 	if err != nil {
 		return fmt.Errorf("decode the cluster's key: %w", err)
 	}
-	refusal, err := ctld.Configure(ctx, agent.Config{Hash: hash, Release: cl.Version, Files: files, Key: slurmKey, Names: nodeNames(stay.groups)})
+	accounting := files[slurm.SlurmdbdConf] // in a place of its own: slurmctld's files are no secret
+	delete(files, slurm.SlurmdbdConf)
+	refusal, err := ctld.Configure(ctx, agent.Config{
+		Hash: hash, Release: cl.Version, Files: files, Key: slurmKey, Names: nodeNames(stay.groups), Accounting: accounting, REST: cl.REST,
+	})
 	if err != nil {
 		return err
 	}

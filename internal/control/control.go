@@ -263,7 +263,7 @@ func (c *Control) trouble(l *loop, cause error) {
 		case cause == nil:
 			cl.Trouble = nil
 		default:
-			cl.Trouble = &fleet.ErrorInfo{Code: condition.ControllerUnreachable, Message: cause.Error()}
+			cl.Trouble = &fleet.ErrorInfo{Code: condition.OfDrive(cause.Error()), Message: cause.Error()}
 			kind, detail = "unreachable", map[string]any{"error": cause.Error()}
 		}
 		return errors.Join(fleet.Clusters.Put(tx, cl), event(tx, time.Now().UTC(), l.id, "cluster", kind, detail))

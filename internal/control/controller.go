@@ -39,6 +39,7 @@ func (c *Control) ensureController(ctx context.Context, l *loop, cl fleet.Cluste
 		Mounts: []compute.Mount{
 			{Name: "home", Source: c.homeDir(cl), Target: "/home"},
 			{Name: "state", Source: filepath.Join(c.clusterDir(cl), "state"), Target: slurm.StateDir},
+			{Name: "accounting", Source: filepath.Join(c.clusterDir(cl), "accounting"), Target: slurm.AccountingDir},
 		},
 		Labels: map[string]string{labelCluster: cl.ID, labelKind: "controller"},
 	})
@@ -72,11 +73,12 @@ func (c *Control) controllerImage(ctx context.Context, cl fleet.Cluster) (image 
 // defaultUser is the uid and gid of the image's user ubuntu.
 const defaultUser = 1000
 
-// makeDirs makes the folders that a cluster's instances share: the homes and
-// slurmctld's state. Ids are those inside, as the mounts are shifted.
+// makeDirs makes the folders that a cluster's instances share: the homes,
+// slurmctld's state and the records of accounting. Ids are those inside, as the mounts are shifted.
 func (c *Control) makeDirs(cl fleet.Cluster) error {
 	home := filepath.Join(c.homeDir(cl), "ubuntu")
 	state := filepath.Join(c.clusterDir(cl), "state")
+	accounting := filepath.Join(c.clusterDir(cl), "accounting")
 	for _, d := range []struct {
 		path string
 		mode os.FileMode
@@ -88,6 +90,7 @@ func (c *Control) makeDirs(cl fleet.Cluster) error {
 		{c.homeDir(cl), 0o755},
 		{home, 0o750},
 		{state, 0o700},
+		{accounting, 0o700},
 	} {
 		if err := os.MkdirAll(d.path, d.mode); err != nil {
 			return err

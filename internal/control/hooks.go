@@ -31,10 +31,8 @@ func (c *Control) notice(ctx context.Context, clusterID string, h imds.Hook) err
 	return c.Store.Update(ctx, func(tx *store.Tx) error {
 		now, detail := time.Now().UTC(), map[string]any{"detail": h.Detail}
 		switch h.Kind {
-		case "slurmctld-ended":
-			return event(tx, now, clusterID, "cluster", "slurmctld-ended", detail)
-		case "slurmctld-complained":
-			return event(tx, now, clusterID, "cluster", "slurmctld-complained", detail)
+		case "slurmctld-ended", "slurmctld-complained", "slurmdbd-ended", "slurmrestd-ended":
+			return event(tx, now, clusterID, "cluster", h.Kind, detail)
 		default:
 			return &imds.RefusedError{Err: fmt.Errorf("unknown hook %q", h.Kind)}
 		}
@@ -44,7 +42,7 @@ func (c *Control) notice(ctx context.Context, clusterID string, h imds.Hook) err
 // Hook takes a call of slurmctld's programs. When it returns nil the call is
 // in the state file; the work comes after.
 func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error {
-	if strings.HasPrefix(h.Kind, "slurmctld-") {
+	if strings.HasPrefix(h.Kind, "slurm") {
 		return c.notice(ctx, clusterID, h)
 	}
 	list := h.Nodes

@@ -73,6 +73,10 @@ type Cluster struct {
 	SecurityGroups []string        `json:"securityGroups,omitempty"`
 	IdleTime       time.Duration   `json:"idleTime"`
 	Settings       []slurm.Setting `json:"settings,omitempty"`
+	Accounting     Accounting      `json:"accounting,omitzero"`
+	Slurmdbd       []slurm.Setting `json:"slurmdbd,omitempty"` // custom settings of slurmdbd.conf
+	Cgroup         []slurm.Setting `json:"cgroup,omitempty"`   // and of cgroup.conf
+	REST           bool            `json:"rest,omitempty"`     // slurmrestd runs
 	// Good is what slurmctld took last, to go back to when it refuses a change.
 	Good *ClusterGood      `json:"good,omitempty"`
 	Tags map[string]string `json:"tags,omitempty"`
@@ -91,19 +95,37 @@ type Cluster struct {
 	ConfigHash string `json:"configHash,omitempty"`
 }
 
-// ClusterGood is what an update of a cluster changes in slurm.conf.
+// Accounting is the job accounting of a cluster. The records stay when it is
+// switched off.
+type Accounting struct {
+	On bool `json:"on,omitempty"`
+	// PurgeDays is after how many days records go; less than 1: never.
+	PurgeDays int `json:"purgeDays,omitempty"`
+}
+
+// ClusterGood is what an update of a cluster changes in its configuration.
 type ClusterGood struct {
-	IdleTime time.Duration   `json:"idleTime"`
-	Settings []slurm.Setting `json:"settings,omitempty"`
+	IdleTime   time.Duration   `json:"idleTime"`
+	Settings   []slurm.Setting `json:"settings,omitempty"`
+	Accounting Accounting      `json:"accounting,omitzero"`
+	Slurmdbd   []slurm.Setting `json:"slurmdbd,omitempty"`
+	Cgroup     []slurm.Setting `json:"cgroup,omitempty"`
+	REST       bool            `json:"rest,omitempty"`
 }
 
 // Keep remembers what slurmctld has taken.
-func (c *Cluster) Keep() { c.Good = &ClusterGood{IdleTime: c.IdleTime, Settings: c.Settings} }
+func (c *Cluster) Keep() {
+	c.Good = &ClusterGood{
+		IdleTime: c.IdleTime, Settings: c.Settings,
+		Accounting: c.Accounting, Slurmdbd: c.Slurmdbd, Cgroup: c.Cgroup, REST: c.REST,
+	}
+}
 
 // Restore goes back to what slurmctld took last.
 func (c *Cluster) Restore() {
-	if c.Good != nil {
-		c.IdleTime, c.Settings = c.Good.IdleTime, c.Good.Settings
+	if g := c.Good; g != nil {
+		c.IdleTime, c.Settings = g.IdleTime, g.Settings
+		c.Accounting, c.Slurmdbd, c.Cgroup, c.REST = g.Accounting, g.Slurmdbd, g.Cgroup, g.REST
 	}
 }
 

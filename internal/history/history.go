@@ -178,6 +178,12 @@ var sentences = map[string]func(d detail) string{
 	"slurmctld-ended": func(d detail) string {
 		return "slurmctld ended unexpectedly (" + d.text("detail") + ") and is started again"
 	},
+	"slurmdbd-ended": func(d detail) string {
+		return "slurmdbd ended unexpectedly (" + d.text("detail") + ") and is started again"
+	},
+	"slurmrestd-ended": func(d detail) string {
+		return "slurmrestd ended unexpectedly (" + d.text("detail") + ") and is started again"
+	},
 	"slurmctld-complained": func(d detail) string { return "slurmctld took the configuration, and said: " + d.text("detail") },
 
 	"logs-not-kept": func(d detail) string {

@@ -202,18 +202,31 @@ var baseOptions = []string{
 	`--customize-hook=rm -rf "$1"/var/log/apt "$1"/var/log/dpkg.log "$1"/var/log/bootstrap.log "$1"/var/log/alternatives.log "$1"/var/cache/debconf/*-old`,
 }
 
+// slurmOptions are those of a base with Slurm in addition: slurmrestd refuses
+// to run as root or as slurm, and no package makes a user for it.
+var slurmOptions = []string{
+	`--customize-hook=chroot "$1" useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin slurmrestd`,
+}
+
+func (r recipe) options() []string {
+	if r.slurm {
+		return slices.Concat(baseOptions, slurmOptions)
+	}
+	return slices.Clone(baseOptions)
+}
+
 func baseKey(r recipe) string {
 	h := sha256.New()
 	field(h, r.suite)
 	field(h, r.packages...)
-	field(h, baseOptions...)
+	field(h, r.options()...)
 	return hex.EncodeToString(h.Sum(nil))[:12]
 }
 
 // bootstrap runs mmdebstrap, passes its steps on as progress, and returns all
 // it said.
 func (b *builder) bootstrap(ctx context.Context, target, mirror string, extra ...string) (string, error) {
-	args := append(slices.Clone(baseOptions), extra...)
+	args := append(b.options(), extra...)
 	args = append(args, "--include="+strings.Join(b.packages, ","), b.suite, target)
 	if mirror != "" {
 		args = append(args, mirror)

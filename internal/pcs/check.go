@@ -200,13 +200,14 @@ func (c *check) tagKey(field, k string) {
 	}
 }
 
-// settings checks custom settings of a level.
-func (c *check) settings(field string, level slurm.Level, release string, in []Setting) []slurm.Setting {
+// settings checks custom settings of a level, of a cluster with or without
+// accounting.
+func (c *check) settings(field string, level slurm.Level, release string, accounting bool, in []Setting) []slurm.Setting {
 	given, ok := c.pairs(field, in)
 	if !ok {
 		return nil
 	}
-	out, wrong := slurm.CheckSettings(level, release, false, given)
+	out, wrong := slurm.CheckSettings(level, release, accounting, given)
 	for i := range in {
 		if err := wrong[i]; err != nil {
 			c.bad(fmt.Sprintf("%s[%d]", field, i), "%v", err)

@@ -90,10 +90,8 @@ func (s *Service) createCluster(ctx context.Context, r *awsapi.Request, in *Crea
 	}
 	c.tags(in.Tags, false)
 	c.token(in.ClientToken)
-	var settings []slurm.Setting
-	if in.SlurmConfiguration != nil {
-		settings = c.settings(settingsField, slurm.ClusterLevel, version, in.SlurmConfiguration.SlurmCustomSettings)
-	}
+	asked := fleet.Cluster{Version: version}
+	c.configureCluster(&asked, in.SlurmConfiguration)
 	if err := c.err(); err != nil {
 		return nil, err
 	}
@@ -120,8 +118,9 @@ func (s *Service) createCluster(ctx context.Context, r *awsapi.Request, in *Crea
 			ID: fleet.NewPCSID(), Region: r.Region, Name: name, Status: fleet.Creating,
 			CreatedAt: r.Now, ModifiedAt: r.Now, Version: version, Size: fleet.Size(size),
 			SubnetID: subnet.ID, VPCID: subnet.VPCID, SecurityGroups: net.SecurityGroupIDs,
-			IdleTime: time.Duration(idle) * time.Second, Settings: settings, Tags: in.Tags, ControllerToken: newToken(),
+			IdleTime: time.Duration(idle) * time.Second, Settings: asked.Settings, Tags: in.Tags, ControllerToken: newToken(),
 		}
+		cl.Accounting, cl.Slurmdbd, cl.Cgroup, cl.REST = asked.Accounting, asked.Slurmdbd, asked.Cgroup, asked.REST
 		cl.ARN = s.arn(r.Region, "cluster/"+cl.ID)
 		cl.ControllerID = "ctl-" + strings.TrimPrefix(cl.ID, "pcs_")
 		cl.ControllerAddress, err = s.FreeAddress(tx, subnet.ID)
@@ -164,25 +163,8 @@ func (c *check) clusterSlurm(in *ClusterSlurm, idle int) int {
 	if in == nil {
 		return idle
 	}
-	const at = "slurmConfiguration."
-	c.pairs(at+"slurmdbdCustomSettings", in.SlurmdbdCustomSettings)
-	c.later(len(in.SlurmdbdCustomSettings) > 0, at+"slurmdbdCustomSettings")
-	c.pairs(at+"cgroupCustomSettings", in.CgroupCustomSettings)
-	c.later(len(in.CgroupCustomSettings) > 0, at+"cgroupCustomSettings")
-	if a := in.Accounting; a != nil {
-		if c.optionalEnum(at+"accounting.mode", a.Mode, "NONE", "NONE", "STANDARD") == "STANDARD" {
-			c.bad(at+"accounting.mode", "STANDARD is not supported by this release of openpcs: use NONE")
-		}
-		if days := c.number(at+"accounting.defaultPurgeTimeInDays", a.DefaultPurgeTimeInDays, -1, 10000, -1); days == 0 {
-			c.bad(at+"accounting.defaultPurgeTimeInDays", "0 is not allowed: use -1 to keep records, or 1 to 10000 days")
-		}
-	}
-	if rest := in.SlurmRest; rest != nil {
-		if c.optionalEnum(at+"slurmRest.mode", rest.Mode, "NONE", "NONE", "STANDARD") == "STANDARD" {
-			c.bad(at+"slurmRest.mode", "STANDARD is not supported by this release of openpcs: use NONE")
-		}
-	}
-	return c.number(at+"scaleDownIdleTimeInSeconds", in.ScaleDownIdleTimeInSeconds, 1, maxIdle, idle)
+	c.clusterModes(in)
+	return c.number("slurmConfiguration.scaleDownIdleTimeInSeconds", in.ScaleDownIdleTimeInSeconds, 1, maxIdle, idle)
 }
 
 func checkSecurityGroup(tx *store.Tx, r *awsapi.Request, field, id, vpc string) error {
@@ -243,7 +225,7 @@ func (s *Service) clusterQuota(tx *store.Tx, r *awsapi.Request, name string) err
 }
 
 func clusterOut(c fleet.Cluster) Cluster {
-	kind, net, none := "SLURM", "IPV4", "NONE"
+	kind, net := "SLURM", "IPV4"
 	idle := int(c.IdleTime / time.Second)
 	out := Cluster{
 		Name: c.Name, ID: c.ID, ARN: c.ARN, Status: string(c.Status),
@@ -252,21 +234,17 @@ func clusterOut(c fleet.Cluster) Cluster {
 		SlurmConfiguration: &ClusterSlurmOut{
 			ClusterSlurm: ClusterSlurm{
 				ScaleDownIdleTimeInSeconds: &idle, SlurmCustomSettings: settingsOut(c.Settings),
-				Accounting: &Accounting{Mode: &none}, SlurmRest: &SlurmRest{&none},
 			},
 			AuthKey: &SecretRef{c.KeyARN, c.KeyVersion},
 		},
 		Networking: Networking{SubnetIDs: []string{c.SubnetID}, SecurityGroupIDs: c.SecurityGroups, NetworkType: &net},
 		ErrorInfo:  errorInfo(trouble(c)),
 	}
+	daemonsOut(c, out.SlurmConfiguration)
 	if c.ConfigHash != "" { // before, nobody listens there
 		out.Endpoints = endpoints(c)
 	}
 	return out
-}
-
-func endpoints(c fleet.Cluster) []Endpoint {
-	return []Endpoint{{Type: "SLURMCTLD", PrivateIPAddress: c.ControllerAddress, Port: "6817"}}
 }
 
 // ref checks an identifier of a cluster.
@@ -361,12 +339,14 @@ func (s *Service) updateCluster(ctx context.Context, r *awsapi.Request, in *Upda
 				return nil, "", err
 			}
 		}
-		if in.SlurmConfiguration != nil && in.SlurmConfiguration.SlurmCustomSettings != nil {
-			var c check
-			cl.Settings = c.settings(settingsField, slurm.ClusterLevel, cl.Version, in.SlurmConfiguration.SlurmCustomSettings)
-			if err := c.err(); err != nil {
-				return nil, "", err
-			}
+		before := cl
+		var c check
+		c.configureCluster(&cl, in.SlurmConfiguration)
+		if err := c.err(); err != nil {
+			return nil, "", err
+		}
+		if err := withoutAccounting(before, cl, queues); err != nil {
+			return nil, "", err
 		}
 		if idle != math.MinInt {
 			cl.IdleTime = time.Duration(idle) * time.Second

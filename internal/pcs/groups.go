@@ -215,7 +215,7 @@ func (s *Service) configureGroup(tx *store.Tx, r *awsapi.Request, cl fleet.Clust
 	}
 	if in.SlurmConfiguration != nil && in.SlurmConfiguration.SlurmCustomSettings != nil {
 		var c check
-		g.Settings = c.settings(settingsField, slurm.GroupLevel, cl.Version, in.SlurmConfiguration.SlurmCustomSettings)
+		g.Settings = c.settings(settingsField, slurm.GroupLevel, cl.Version, cl.Accounting.On, in.SlurmConfiguration.SlurmCustomSettings)
 		if err := c.err(); err != nil {
 			return err
 		}

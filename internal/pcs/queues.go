@@ -107,7 +107,7 @@ func queueSettings(cl fleet.Cluster, now []slurm.Setting, in *QueueSlurm) ([]slu
 		return now, nil
 	}
 	var c check
-	out := c.settings(settingsField, slurm.QueueLevel, cl.Version, in.SlurmCustomSettings)
+	out := c.settings(settingsField, slurm.QueueLevel, cl.Version, cl.Accounting.On, in.SlurmCustomSettings)
 	return out, c.err()
 }
 

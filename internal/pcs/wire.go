@@ -66,6 +66,12 @@ type ClusterSlurm struct {
 type ClusterSlurmOut struct {
 	ClusterSlurm
 	AuthKey *SecretRef `json:"authKey,omitempty"`
+	JWTAuth *JWTAuth   `json:"jwtAuth,omitempty"`
+}
+
+// JWTAuth has the key that tokens for the REST API are signed with.
+type JWTAuth struct {
+	JWTKey *SecretRef `json:"jwtKey,omitempty"`
 }
 
 // Endpoint is where a daemon of the cluster listens.

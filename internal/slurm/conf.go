@@ -51,6 +51,10 @@ type Config struct {
 	Nodes             []NodeSet
 	Partitions        []Partition
 	Settings          []Setting // checked for ClusterLevel
+	CgroupSettings    []Setting // checked for CgroupLevel
+	// Accounting is nil where slurmdbd does not run.
+	Accounting *Accounting
+	REST       bool // slurmrestd runs: tokens are taken
 }
 
 // Files are the configuration files of a cluster by name.
@@ -90,7 +94,7 @@ func (c Config) Render() (Files, error) {
 	w.set("SlurmdLogFile", "/var/log/slurm/slurmd.log")
 	w.set("SlurmctldPidFile", "/run/slurmctld/slurmctld.pid")
 	w.set("SlurmdPidFile", "/run/slurmd.pid")
-	w.set("LogTimeFormat", "rfc5424_ms")
+	w.set("LogTimeFormat", logTimeFormat)
 	w.set("SlurmctldDebug", "verbose")
 	w.set("SlurmdDebug", "info")
 	w.list("DebugFlags", []string{"AuditRPCs"})
@@ -107,13 +111,13 @@ func (c Config) Render() (Files, error) {
 	} else {
 		w.set("ProctrackType", "proctrack/linuxproc")
 		w.set("TaskPlugin", "task/none")
-		w.set("JobAcctGatherType", "jobacct_gather/linux")
 		// Without control groups neither is there by default; a step manager
 		// that a user asks for lives in the container.
 		if hasWord(overrides(c.Settings)["SlurmctldParameters"], "enable_stepmgr") {
 			w.list("PrologFlags", []string{"Contain", "Alloc"})
 		}
 	}
+	c.account(&w)
 	w.set("SelectType", "select/cons_tres")
 	w.list("SelectTypeParameters", []string{"CR_CPU"})
 	w.set("EnforcePartLimits", "ALL")
@@ -202,7 +206,7 @@ func (c Config) Render() (Files, error) {
 		return nil, w.err
 	}
 
-	var cg writer
+	cg := writer{over: overrides(c.CgroupSettings)}
 	cg.comment("Written by openpcs. Changes here are overwritten.")
 	if c.Cgroups {
 		cg.set("CgroupPlugin", "cgroup/v2")
@@ -210,12 +214,22 @@ func (c Config) Render() (Files, error) {
 	} else {
 		cg.set("CgroupPlugin", "disabled")
 	}
-	return Files{"slurm.conf": w.buf.Bytes(), "cgroup.conf": cg.buf.Bytes()}, cg.err
+	cg.rest()
+	files := Files{"slurm.conf": w.buf.Bytes(), "cgroup.conf": cg.buf.Bytes()}
+	if c.Accounting == nil || cg.err != nil {
+		return files, cg.err
+	}
+	var err error
+	files[SlurmdbdConf], err = c.slurmdbdConf()
+	return files, err
 }
 
 // plainName is what names of node sets and partitions may be: nothing that
 // Slurm reads as a list or a range.
 var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
+
+// logTimeFormat is how all daemons write the time: ISO 8601 with zone.
+const logTimeFormat = "rfc5424_ms"
 
 // StateDir is slurmctld's StateSaveLocation on the controller.
 const StateDir = "/var/spool/slurmctld"
@@ -284,6 +298,11 @@ func merge(own, users []string) []string {
 		}
 	}
 	return out
+}
+
+// splitList returns the entries of a list that is written with commas.
+func splitList(list string) []string {
+	return slices.DeleteFunc(strings.Split(list, ","), func(e string) bool { return e == "" })
 }
 
 func overrides(settings []Setting) map[string]string {

@@ -19,6 +19,14 @@ const (
 	QueueLevel   Level = "queue"
 )
 
+// The levels of those for slurmdbd.conf and cgroup.conf of a cluster.
+const (
+	SlurmdbdLevel Level = "slurmdbd configuration"
+	CgroupLevel   Level = "cgroup configuration"
+)
+
+var levels = []Level{ClusterLevel, GroupLevel, QueueLevel, SlurmdbdLevel, CgroupLevel}
+
 // Setting is one custom setting as a user gives it.
 type Setting struct {
 	Name  string `json:"name"`
@@ -127,6 +135,38 @@ var allowLists = map[Level][]allowed{
 		{name: "QOS", accounting: true},
 		{name: "TRESBillingWeights"},
 	},
+	SlurmdbdLevel: {
+		{name: "AllowNoDefAcct", check: yesNo},
+		{name: "AllResourcesAbsolute", check: yesNo},
+		{name: "CommitDelay", check: numberIn(1, 600)},
+		{name: "DefaultQOS", check: matches(`[A-Za-z0-9_.-]+`, "the name of a QOS")},
+		{name: "MaxQueryTimeRange", check: matches(`(?i:INFINITE|UNLIMITED)|[0-9]+|([0-9]+-)?[0-9]+(:[0-9]+){0,2}`, "a time such as 60-0 (days-hours), or INFINITE")},
+		{name: "Parameters", since: "26.05", check: subset("PreserveCaseResource")},
+		{name: "PrivateData", check: subset("accounts", "events", "jobs", "reservations", "usage", "users")},
+		{name: "PurgeEventAfter", check: purgeAfter},
+		{name: "PurgeJobAfter", check: purgeAfter},
+		{name: "PurgeJobEnvAfter", since: "26.05", check: purgeAfter},
+		{name: "PurgeJobScriptAfter", since: "26.05", check: purgeAfter},
+		{name: "PurgeResvAfter", check: purgeAfter},
+		{name: "PurgeStepAfter", check: purgeAfter},
+		{name: "PurgeSuspendAfter", check: purgeAfter},
+		{name: "PurgeTXNAfter", check: purgeAfter},
+		{name: "PurgeUsageAfter", check: purgeAfter},
+		{name: "TrackWCKey", check: yesNo},
+	},
+	CgroupLevel: {
+		{name: "AllowedRAMSpace", check: percent},
+		{name: "AllowedSwapSpace", check: percent},
+		{name: "ConstrainCores", check: yesNo},
+		{name: "ConstrainDevices", check: yesNo},
+		{name: "ConstrainRAMSpace", check: yesNo},
+		{name: "ConstrainSwapSpace", check: yesNo},
+		{name: "IgnoreSystemd", check: yesNo},
+		{name: "MaxRAMPercent", check: percent},
+		{name: "MaxSwapPercent", check: percent},
+		{name: "MinRAMSpace", check: number(0)},
+		{name: "SignalChildrenProcesses", check: yesNo},
+	},
 }
 
 // CheckSettings returns the settings with their names as slurm.conf spells
@@ -188,7 +228,7 @@ func findSetting(level Level, name string) (allowed, error) {
 			return row, nil
 		}
 	}
-	for _, other := range []Level{ClusterLevel, GroupLevel, QueueLevel} {
+	for _, other := range levels {
 		for _, row := range allowLists[other] {
 			if other != level && strings.EqualFold(row.name, name) {
 				return allowed{}, fmt.Errorf("%s is a setting of a %s, not of a %s", row.name, other, level)
@@ -295,10 +335,27 @@ func numberOr(least int, word string) func(string, string) error {
 }
 
 func matches(pattern, what string) func(string, string) error {
-	re := regexp.MustCompile(`^` + pattern + `$`)
+	re := regexp.MustCompile(`^(?:` + pattern + `)$`)
 	return func(v, _ string) error {
 		if !re.MatchString(v) {
 			return fmt.Errorf("is not %s", what)
+		}
+		return nil
+	}
+}
+
+// The checks of slurmdbd.conf and cgroup.conf.
+var (
+	yesNo      = oneOf("YES", "NO")
+	percent    = matches(`[0-9]+(\.[0-9]+)?`, "a number of percent")
+	purgeAfter = matches(`[1-9][0-9]{0,4}((?i:hours?|days?|months?))?`, "a number of months, or a number with its unit, such as 365days, 12months or 720hours")
+)
+
+func numberIn(least, most int) func(string, string) error {
+	return func(v, _ string) error {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < least || n > most {
+			return fmt.Errorf("is not a whole number of %d to %d", least, most)
 		}
 		return nil
 	}

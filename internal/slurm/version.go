@@ -16,14 +16,17 @@ type Version struct {
 	// GroupIdleTime says that PCS lets groups have an idle time of their own
 	// (25.11), whatever Slurm has for it.
 	GroupIdleTime bool
+	REST             bool   // the PCS API switches slurmrestd on (25.05)
+	PurgeScripts     bool   // slurmdbd purges job scripts and environments (26.05)
+	CommitDelay      bool   // PCS sets slurmdbd's CommitDelay=1 (26.05)
 }
 
 // Versions lists the releases openpcs can drive, oldest first.
 var Versions = []Version{
 	{Name: "24.11", Stepmgr: true},
-	{Name: "25.05", Stepmgr: true, RequeueOnResume: true},
-	{Name: "25.11", Stepmgr: true, RequeueOnResume: true, HTTP: true, ExpeditedRequeue: true, RequeueDelay: true, AuditLog: true, GroupIdleTime: true},
-	{Name: "26.05", Stepmgr: true, RequeueOnResume: true, HTTP: true, ExpeditedRequeue: true, RequeueDelay: true, AuditLog: true, GroupIdleTime: true, NodeIdleTime: true},
+	{Name: "25.05", Stepmgr: true, REST: true, RequeueOnResume: true},
+	{Name: "25.11", Stepmgr: true, REST: true, RequeueOnResume: true, HTTP: true, ExpeditedRequeue: true, RequeueDelay: true, AuditLog: true, GroupIdleTime: true},
+	{Name: "26.05", Stepmgr: true, REST: true, PurgeScripts: true, CommitDelay: true, RequeueOnResume: true, HTTP: true, ExpeditedRequeue: true, RequeueDelay: true, AuditLog: true, GroupIdleTime: true, NodeIdleTime: true},
 }
 
 // FindVersion returns the row of a release.

@@ -1,0 +1,147 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/slurm"
+)
+
+// The logs of the daemons beside slurmctld.
+const (
+	slurmdbdLog   = "/var/log/slurm/slurmdbd.log"
+	slurmrestdLog = "/var/log/slurm/slurmrestd.log"
+)
+
+// slurmdbdConf is slurmdbd's configuration; where it is, slurmdbd runs.
+const slurmdbdConf = "/etc/slurm/" + slurm.SlurmdbdConf
+
+// accountingLimit is how long database and slurmdbd may take together. A
+// database is made within three seconds, on a host that is busy within twenty.
+const accountingLimit = 75 * time.Second
+
+// hopeless is after how many restarts in a row, which systemd spaces ever
+// more, a daemon is taken not to come up with its configuration. One that met
+// its database too early comes up with the first.
+const hopeless = 4
+
+// account makes the database and slurmdbd run with a configuration. It comes
+// before slurmctld, which at its first start with accounting dies without
+// slurmdbd. A refusal is slurmdbd's own word.
+func (c *Controller) account(ctx context.Context, conf []byte) (refusal string, err error) {
+	uid, gid, err := slurmUser()
+	if err != nil {
+		return "", err
+	}
+	dir := slurm.AccountingDir
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700), os.Chown(dir, uid, gid)); err != nil {
+		return "", fmt.Errorf("make the folder of the database: %w", err)
+	}
+	former, _ := os.ReadFile(slurmdbdConf)
+	verb := "start"
+	if !bytes.Equal(former, conf) {
+		verb = "restart"
+		// slurmdbd dies of a file that others can read.
+		if err := errors.Join(writeFile(slurmdbdConf, conf, 0o600), os.Chown(slurmdbdConf, uid, gid)); err != nil {
+			return "", fmt.Errorf("write slurmdbd.conf: %w", err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, accountingLimit)
+	defer cancel()
+	if r := command(ctx, "systemctl", "start", "mariadb"); r.Code != 0 {
+		return "", fmt.Errorf("start the database of accounting: %s", journal(ctx, "mariadb"))
+	}
+	return serve(ctx, "slurmdbd", verb, slurmdbdLog, slurm.SlurmdbdPort)
+}
+
+// noAccount ends slurmdbd and its database; the records stay.
+func (c *Controller) noAccount(ctx context.Context) error {
+	if _, err := os.Stat(slurmdbdConf); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if r := command(ctx, "systemctl", "stop", "mariadb", "slurmdbd"); r.Code != 0 {
+		return fmt.Errorf("stop slurmdbd: %s", strings.TrimSpace(r.Stderr))
+	}
+	return os.Remove(slurmdbdConf)
+}
+
+// serve starts or restarts a daemon and waits until it listens. What it dies
+// of again and again is its refusal.
+func serve(ctx context.Context, unit, verb, log string, port int) (refusal string, err error) {
+	if r := command(ctx, "systemctl", verb, unit); r.Code != 0 {
+		return "", fmt.Errorf("start %s: %s", unit, strings.TrimSpace(r.Stderr))
+	}
+	for {
+		if listening(port) {
+			return "", nil
+		}
+		restarts, _ := strconv.Atoi(strings.TrimSpace(command(ctx, "systemctl", "show", "--property=NRestarts", "--value", unit).Stdout))
+		if said := lastErrors(log); restarts >= hopeless && said != "" {
+			_ = command(ctx, "systemctl", "stop", unit)
+			return unit + ": " + said, nil
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return "", fmt.Errorf("wait for %s: %s", unit, lastLines(log, 3))
+		}
+	}
+}
+
+// lastErrors are the error and fatal lines at the end of a daemon's log.
+func lastErrors(log string) string {
+	text, err := os.ReadFile(log)
+	if err != nil {
+		return ""
+	}
+	var said []string
+	for line := range strings.Lines(string(text[max(0, len(text)-4096):])) {
+		line = canaryPrefix.ReplaceAllString(strings.TrimSpace(line), "")
+		if strings.HasPrefix(line, "error: ") || strings.HasPrefix(line, "fatal: ") {
+			said = append(said, line)
+		}
+	}
+	return strings.Join(said[max(0, len(said)-maxRefusal):], " | ")
+}
+
+func journal(ctx context.Context, unit string) string {
+	r := command(ctx, "journalctl", "--unit", unit, "--lines", "5", "--output", "cat", "--no-pager")
+	return strings.Join(strings.Split(strings.TrimSpace(r.Stdout), "\n"), " | ")
+}
+
+// listening reports whether a process of this host listens at a TCP port. It
+// asks the kernel: to connect would leave an error in the daemon's log.
+func listening(port int) bool {
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, err := os.ReadFile(table)
+		if err == nil && hasListener(string(text), port) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasListener looks a port up in a table of sockets as Linux writes it: the
+// second column is the local address, the fourth the state.
+func hasListener(table string, port int) bool {
+	const listen = "0A"
+	for line := range strings.Lines(table) {
+		f := strings.Fields(line)
+		if len(f) > 3 && f[3] == listen && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+			return true
+		}
+	}
+	return false
+}
+
+// firstWithAccounting reports whether slurmctld is to run with accounting and
+// never did: then it needs slurmdbd to start, which a canary cannot reach.
+func firstWithAccounting(conf Config) bool {
+	_, err := os.Stat(filepath.Join(slurm.StateDir, "last_tres"))
+	return conf.Accounting != nil && err != nil
+}

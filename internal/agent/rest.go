@@ -1,0 +1,50 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/openpcs/openpcs/internal/slurm"
+)
+
+// restMark says that slurmrestd runs with the configuration.
+const restMark = "/etc/slurm/.rest"
+
+// rest makes slurmrestd run, or not. It reads slurm.conf only when it starts,
+// so that a new configuration is a new start.
+func (c *Controller) rest(ctx context.Context, on bool) error {
+	if !on {
+		if _, err := os.Stat(restMark); errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if r := command(ctx, "systemctl", "stop", "slurmrestd"); r.Code != 0 {
+			return fmt.Errorf("stop slurmrestd: %s", strings.TrimSpace(r.Stderr))
+		}
+		return os.Remove(restMark)
+	}
+	if err := writeFile(restMark, nil, 0o644); err != nil {
+		return err
+	}
+	refusal, err := serve(ctx, "slurmrestd", "restart", slurmrestdLog, slurm.SlurmrestdPort)
+	if refusal != "" { // there is nothing of users in its configuration
+		err = errors.New("start " + refusal)
+	}
+	return err
+}
+
+// resume starts the daemons again that ran before the instance was rebooted.
+func (c *Controller) resume(ctx context.Context) {
+	start := []string{"systemctl", "start", "slurmctld"}
+	if _, err := os.Stat(slurmdbdConf); err == nil {
+		start = append(start, "mariadb", "slurmdbd")
+	}
+	if _, err := os.Stat(restMark); err == nil {
+		start = append(start, "slurmrestd")
+	}
+	if r := command(ctx, start...); r.Code != 0 {
+		c.log.Warn("Slurm's daemons did not start", "units", start[2:], "err", strings.TrimSpace(r.Stderr))
+	}
+}

@@ -170,8 +170,11 @@ var canaryPrefix = regexp.MustCompile(`^(\[[^\]]*\] |slurmctld: )+`)
 
 // canaryNoise are errors that slurmctld reports whatever the configuration
 // is: a cluster without accounting or without a default queue, a new one
-// without state, nodes that are removed, a slow host.
+// without state, nodes that are removed, a slow host; and that it does not
+// reach slurmdbd, as nobody is reached from there.
 var canaryNoise = regexp.MustCompile(`^error: (Job accounting information gathered, but not stored|` +
+	`_?open_persist_conn: failed to open persistent connection|slurm_persist_conn_open(_without_init)?: failed to open persistent connection|` +
+	`Sending PersistInit msg: |Association database appears down|DBD_SEND_MULT_\w+ failure: |slurmdbd_agent_send: |` +
 	`read_slurm_conf: default partition not set|Could not open \w+ state file|NOTE: Trying backup state|High latency for |_find_node_record: lookup failure|Node \S+ has vanished)`)
 
 // maxRefusal bounds what is shown of Slurm's words.

@@ -240,7 +240,7 @@ func crashes(events []store.Event, daemon string, now time.Time) (n int, code co
 			at, last = ev.At, detail.Detail
 		}
 	}
-	return n, condition.OfCrash(daemon, last), last
+	return n, fleet.CrashCondition(daemon, last), last
 }
 
 // groupTrouble tells what keeps a group's nodes from coming up.

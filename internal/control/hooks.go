@@ -31,8 +31,14 @@ func (c *Control) notice(ctx context.Context, clusterID string, h imds.Hook) err
 	return c.Store.Update(ctx, func(tx *store.Tx) error {
 		now, detail := time.Now().UTC(), map[string]any{"detail": h.Detail}
 		switch h.Kind {
-		case "slurmctld-ended", "slurmctld-complained", "slurmdbd-ended", "slurmrestd-ended":
-			return event(tx, now, clusterID, "cluster", h.Kind, detail)
+		case "slurmctld-ended":
+			return event(tx, now, clusterID, "cluster", "slurmctld-ended", detail)
+		case "slurmctld-complained":
+			return event(tx, now, clusterID, "cluster", "slurmctld-complained", detail)
+		case "slurmdbd-ended":
+			return event(tx, now, clusterID, "cluster", "slurmdbd-ended", detail)
+		case "slurmrestd-ended":
+			return event(tx, now, clusterID, "cluster", "slurmrestd-ended", detail)
 		default:
 			return &imds.RefusedError{Err: fmt.Errorf("unknown hook %q", h.Kind)}
 		}

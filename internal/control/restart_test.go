@@ -290,7 +290,7 @@ func TestControllerComesBack(t *testing.T) {
 func TestFoldersOfACluster(t *testing.T) {
 	run(t, options{}, func(s *site) {
 		base := filepath.Join(s.dir, "clusters", clusterID)
-		for dir, mode := range map[string]os.FileMode{"..": 0o700, "": 0o700, "home": 0o755, "home/ubuntu": 0o750, "state": 0o700} { // C13
+		for dir, mode := range map[string]os.FileMode{"..": 0o700, "": 0o700, "home": 0o755, "home/ubuntu": 0o750, "state": 0o700, "accounting": 0o700} { // C13
 			info, err := os.Stat(filepath.Join(base, dir))
 			if err != nil || !info.IsDir() || info.Mode().Perm() != mode {
 				t.Errorf("%q: %v %v, want %o", dir, info, err, mode)
@@ -302,7 +302,7 @@ func TestFoldersOfACluster(t *testing.T) {
 			targets = append(targets, m.Target)
 		}
 		slices.Sort(targets)
-		if spec.Role != "controller" || spec.Hostname != "slurmctld-primary" || !slices.Equal(targets, []string{"/home", "/var/spool/slurmctld"}) || spec.Labels["kind"] != "controller" {
+		if spec.Role != "controller" || spec.Hostname != "slurmctld-primary" || !slices.Equal(targets, []string{"/home", "/var/lib/slurm-accounting", "/var/spool/slurmctld"}) || spec.Labels["kind"] != "controller" {
 			t.Errorf("controller = %+v", spec)
 		}
 	})

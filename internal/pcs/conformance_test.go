@@ -18,17 +18,6 @@ import (
 // withheld are the members of answers that openpcs does not have, by
 // structure of the model, each with the reason.
 var withheld = map[string]string{
-	"ClusterSlurmConfiguration.slurmdbdCustomSettings":      "refused by this release",
-	"ClusterSlurmConfiguration.cgroupCustomSettings":        "refused by this release",
-	"SlurmdbdCustomSetting.parameterName":                   "refused by this release",
-	"SlurmdbdCustomSetting.parameterValue":                  "refused by this release",
-	"CgroupCustomSetting.parameterName":                     "refused by this release",
-	"CgroupCustomSetting.parameterValue":                    "refused by this release",
-	"ClusterSlurmConfiguration.jwtAuth":                     "for slurmRest STANDARD, which this release refuses",
-	"JwtAuth.jwtKey":                                        "as jwtAuth",
-	"JwtKey.secretArn":                                      "as jwtAuth",
-	"JwtKey.secretVersion":                                  "as jwtAuth",
-	"Accounting.defaultPurgeTimeInDays":                     "for accounting STANDARD, which this release refuses",
 	"Endpoint.publicIpAddress":                              "controllers have none",
 	"Endpoint.ipv6Address":                                  "for networkType IPV6, which this release refuses",
 	"ComputeNodeGroupSlurmConfiguration.gresCustomSettings": "refused by this release",

@@ -67,14 +67,17 @@ func clusterMembers() []member {
 		{path: at + "slurmCustomSettings", value: []any{}},
 		{path: at + "slurmCustomSettings", value: []any{object{"parameterName": "minjobage", "parameterValue": "60"}}},
 		{path: at + "slurmdbdCustomSettings", value: []any{}},
-		{path: at + "slurmdbdCustomSettings", value: setting, refused: true},
+		{path: "slurmConfiguration", value: object{
+			"accounting":             object{"mode": "STANDARD"},
+			"slurmdbdCustomSettings": []any{object{"parameterName": "PurgeJobAfter", "parameterValue": "12months"}},
+		}},
 		{path: at + "cgroupCustomSettings", value: []any{}},
-		{path: at + "cgroupCustomSettings", value: setting, refused: true},
+		{path: at + "cgroupCustomSettings", value: []any{object{"parameterName": "ConstrainCores", "parameterValue": "yes"}}},
 		{path: at + "accounting", value: object{"mode": "NONE"}},
 		{path: at + "accounting", value: object{"mode": "NONE", "defaultPurgeTimeInDays": -1}},
-		{path: at + "accounting", value: object{"mode": "STANDARD", "defaultPurgeTimeInDays": 30}, refused: true},
+		{path: at + "accounting", value: object{"mode": "STANDARD", "defaultPurgeTimeInDays": 30}},
 		{path: at + "slurmRest", value: object{"mode": "NONE"}},
-		{path: at + "slurmRest", value: object{"mode": "STANDARD"}, refused: true},
+		{path: at + "slurmRest", value: object{"mode": "STANDARD"}},
 	}
 }
 

@@ -16,6 +16,10 @@ const (
 // tokens that slurmrestd is called with.
 const KeyFile = "/etc/slurm/slurm.key"
 
+// tokenParameters are those of tokens: they are signed with the cluster's key,
+// and may say who somebody is (uid, gid, id) in place of the name (sun).
+var tokenParameters = []string{"jwt_key=" + KeyFile, "use_jwt_client_ids"}
+
 // AccountingDir is where the database of slurmdbd is on the controller.
 const AccountingDir = "/var/lib/slurm-accounting"
 
@@ -51,7 +55,7 @@ func (c Config) slurmdbdConf() ([]byte, error) {
 	w.set("AuthInfo", "use_client_ids")
 	if c.REST {
 		w.set("AuthAltTypes", "auth/jwt")
-		w.set("AuthAltParameters", "jwt_key="+KeyFile)
+		w.list("AuthAltParameters", tokenParameters)
 	}
 	w.set("StorageType", "accounting_storage/mysql")
 	w.set("StorageHost", "localhost")
@@ -84,6 +88,6 @@ func (c Config) account(w *writer) {
 	}
 	if c.REST {
 		w.set("AuthAltTypes", "auth/jwt")
-		w.list("AuthAltParameters", merge([]string{"jwt_key=" + KeyFile}, splitList(w.take("AuthAltParameters"))))
+		w.list("AuthAltParameters", merge(tokenParameters, splitList(w.take("AuthAltParameters"))))
 	}
 }

@@ -1,21 +1,25 @@
-package condition
+package fleet
 
-import "strings"
+import (
+	"strings"
 
-// OfCrash is the condition of a daemon of a cluster's controller that ended
+	"github.com/openpcs/openpcs/internal/condition"
+)
+
+// CrashCondition is the condition of a daemon of a cluster's controller that ended
 // with words like these: Slurm's, or those of the database behind slurmdbd.
-func OfCrash(daemon, said string) Code {
+func CrashCondition(daemon, said string) condition.Code {
 	switch {
 	case daemon == "slurmdbd" && databaseFull(said):
-		return DatabaseFull
+		return condition.DatabaseFull
 	case daemon == "slurmdbd" && clientFault(said):
-		return DatabaseClientFault
+		return condition.DatabaseClientFault
 	case daemon == "slurmdbd":
-		return SlurmdbdCrashed
+		return condition.SlurmdbdCrashed
 	case daemon == "slurmrestd":
-		return SlurmrestdCrashed
+		return condition.SlurmrestdCrashed
 	default:
-		return SlurmctldCrashed
+		return condition.SlurmctldCrashed
 	}
 }
 
@@ -37,14 +41,14 @@ func clientFault(said string) bool {
 	return strings.Contains(said, "mysql_query failed: 5027 ") && strings.Contains(said, "columns (=0)")
 }
 
-// OfDrive is the condition of a controller that cannot be driven for a reason.
-func OfDrive(why string) Code {
+// DriveCondition is the condition of a controller that cannot be driven for a reason.
+func DriveCondition(why string) condition.Code {
 	switch {
 	case databaseFull(why):
-		return DatabaseFull
+		return condition.DatabaseFull
 	case clientFault(why):
-		return DatabaseClientFault
+		return condition.DatabaseClientFault
 	default:
-		return ControllerUnreachable
+		return condition.ControllerUnreachable
 	}
 }

@@ -1,0 +1,177 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// accountedCluster is a cluster with accounting and the REST API.
+var accountedCluster struct {
+	*cluster
+	broken bool
+}
+
+// accounted returns a cluster with accounting and the REST API: a login node
+// and a node in queue-1.
+func accounted(t *testing.T) *cluster {
+	t.Helper()
+	if accountedCluster.broken {
+		t.Fatal("making the cluster with accounting failed in a test before")
+	}
+	if accountedCluster.cluster != nil {
+		return accountedCluster.cluster
+	}
+	accountedCluster.broken = true
+	n := findNetwork(t)
+	c := &cluster{name: "accounted", version: version, entry: "front-1", groups: map[string]string{}}
+	c.id = aws(t, "pcs", "create-cluster", "--cluster-name", c.name, "--scheduler", "type=SLURM,version="+version, "--size", "SMALL",
+		"--networking", "subnetIds="+n.subnet+",securityGroupIds="+n.securityGroup,
+		"--slurm-configuration", `{"accounting":{"mode":"STANDARD","defaultPurgeTimeInDays":30},"slurmRest":{"mode":"STANDARD"},`+
+			`"slurmdbdCustomSettings":[{"parameterName":"PurgeJobAfter","parameterValue":"12months"}],`+
+			`"cgroupCustomSettings":[{"parameterName":"AllowedRAMSpace","parameterValue":"101"}]}`,
+		"--query", "cluster.id", "--output", "text")
+	c.active(t, c.name, "clusters")
+	c.add(t, group{name: "front", min: 1, max: 1})
+	c.add(t, group{name: "node", max: 1, queue: "queue-1"})
+	c.waitLogin(t)
+	accountedCluster.cluster, accountedCluster.broken = c, false
+	return c
+}
+
+// configure updates the Slurm configuration and waits until it is in force.
+func (c *cluster) configure(t *testing.T, doc string) {
+	t.Helper()
+	aws(t, "pcs", "update-cluster", "--cluster-identifier", c.id, "--slurm-configuration", doc)
+	c.active(t, c.name, "clusters")
+}
+
+// endpoints are the types of the cluster's endpoints.
+func (c *cluster) endpoints(t *testing.T) []string {
+	t.Helper()
+	return strings.Fields(aws(t, "pcs", "get-cluster", "--cluster-identifier", c.id, "--query", "cluster.endpoints[].type", "--output", "text"))
+}
+
+// recorded waits until sacct, run by a user on the login node, has the job in
+// a state.
+func (c *cluster) recorded(t *testing.T, job, state string) {
+	t.Helper()
+	eventually(t, 30*time.Second, "sacct has job "+job, func() error {
+		r := c.user("sacct --noheader --parsable2 --allocations --format=JobID,User,State --jobs=" + job)
+		return contains(r, job+"|ubuntu|"+state)
+	})
+}
+
+// logHas waits until a log of the controller has a line like a pattern.
+func (c *cluster) logHas(t *testing.T, log, pattern string) {
+	t.Helper()
+	eventually(t, 15*time.Second, log+" has "+pattern, func() error {
+		if r := c.controller("grep -Eq '" + pattern + "' /var/log/slurm/" + log); r.code != 0 {
+			return errors.New(r.String())
+		}
+		return nil
+	})
+}
+
+// TestAccounting: with accounting STANDARD users find their jobs with sacct,
+// also after the controller was rebooted and after it was replaced, and after
+// accounting was switched off and on again.
+func TestAccounting(t *testing.T) {
+	c := accounted(t)
+	must(t, slices.Contains(c.endpoints(t), "SLURMDBD"), "endpoints: %v", c.endpoints(t))
+	first := c.submit(t, "queue-1", "hostname")
+	c.output(t, first, time.Minute)
+	c.recorded(t, first, "COMPLETED")
+
+	t.Run("configured", func(t *testing.T) {
+		r := succeed(t, c.controller("cat /etc/slurm/slurmdbd.conf /etc/slurm/cgroup.conf"))
+		for _, line := range []string{"PurgeJobAfter=12months", "PurgeStepAfter=30days", "AllowedRAMSpace=101"} {
+			must(t, slices.Contains(lines(r.out), line), "%s is missing in %s", line, r)
+		}
+		must(t, aws(t, "pcs", "get-cluster", "--cluster-identifier", c.id, "--query",
+			"cluster.slurmConfiguration.[accounting.mode,accounting.defaultPurgeTimeInDays,slurmdbdCustomSettings[0].parameterValue,slurmRest.mode]", "--output", "text") ==
+			"STANDARD\t30\t12months\tSTANDARD", "get-cluster tells something else")
+	})
+	t.Run("logs", func(t *testing.T) {
+		c.logHas(t, "slurmdbd.log", `^\[[0-9T:.-]+\+00:00\] AUDIT_RPCS: msg_type=DBD_\w+ uid=[0-9]+ client=\[`)
+		c.logHas(t, "slurmrestd.log", `^\[[0-9T:.+-]+\] `)
+	})
+	t.Run("managed_by_root", func(t *testing.T) { // on a node, as on PCS
+		succeed(t, c.login("sacctmgr", "--immediate", "add", "account", "physics"))
+		succeed(t, c.login("sacctmgr", "--immediate", "add", "user", "ubuntu", "account=physics"))
+		matches(t, "associations", succeed(t, c.user("sacctmgr --noheader --parsable2 list assoc user=ubuntu format=account,user")).out, `(?m)^physics\|ubuntu$`)
+		r := c.user("sacctmgr --immediate add account forbidden")
+		must(t, r.code != 0, "a user added an account: %s", r)
+	})
+	t.Run("database_crashes", func(t *testing.T) {
+		succeed(t, c.controller("systemctl kill --signal=KILL mariadb"))
+		c.recorded(t, first, "COMPLETED")
+		succeed(t, c.controller("systemctl is-active mariadb slurmdbd"))
+	})
+	t.Run("slurmdbd_crashes", func(t *testing.T) {
+		succeed(t, c.controller("systemctl kill --signal=SEGV slurmdbd"))
+		c.recorded(t, first, "COMPLETED")
+		eventually(t, 15*time.Second, "explain tells of it", func() error {
+			return contains(openpcs("explain", c.id), "SLURMDBD_CRASHED")
+		})
+	})
+	t.Run("rebooted", func(t *testing.T) {
+		rebootController(t, c)
+		c.recorded(t, first, "COMPLETED")
+	})
+	t.Run("enforced", func(t *testing.T) {
+		c.configure(t, `{"slurmCustomSettings":[{"parameterName":"AccountingStorageEnforce","parameterValue":"associations,limits"}]}`)
+		r := c.user("sbatch --account=nobody -p queue-1 --wrap hostname")
+		must(t, r.code != 0 && strings.Contains(r.errOut, "Invalid account"), "an account that does not exist: %s", r)
+		code, message := awsRefused(t, "pcs", "update-cluster", "--cluster-identifier", c.id, "--slurm-configuration", `{"accounting":{"mode":"NONE"}}`)
+		must(t, code == "ValidationException" && strings.Contains(message, "AccountingStorageEnforce"), "%s: %s", code, message)
+	})
+	t.Run("off_and_on", func(t *testing.T) {
+		c.configure(t, `{"accounting":{"mode":"NONE"},"slurmCustomSettings":[],"slurmdbdCustomSettings":[]}`)
+		must(t, !slices.Contains(c.endpoints(t), "SLURMDBD"), "endpoints: %v", c.endpoints(t))
+		eventually(t, 30*time.Second, "sacct says that there is none", func() error {
+			if r := c.user("sacct 2>&1"); !strings.Contains(r.out, "accounting storage is disabled") {
+				return fmt.Errorf("%s", r)
+			}
+			return nil
+		})
+		r := c.controller("systemctl is-active mariadb slurmdbd")
+		must(t, r.code != 0 && !slices.Contains(lines(r.out), "active"), "still there: %s", r)
+		second := c.submit(t, "queue-1", "hostname") // the cluster works without
+		c.output(t, second, time.Minute)
+		c.configure(t, `{"accounting":{"mode":"STANDARD"}}`)
+		c.recorded(t, first, "COMPLETED")
+	})
+}
+
+// rebootController restarts the controller's instance from outside and waits
+// until all daemons are back.
+func rebootController(t *testing.T, c *cluster) {
+	t.Helper()
+	id := "ctl-" + strings.TrimPrefix(c.id, "pcs_")
+	succeed(t, incus("restart", "--project", project, "--force", id))
+	eventually(t, time.Minute, "slurmctld answers after the reboot", func() error {
+		if r := c.controller("scontrol ping && systemctl is-active slurmdbd slurmrestd"); r.code != 0 {
+			return errors.New(r.String())
+		}
+		return nil
+	})
+}
+
+// TestAccountingOfTheOldRelease: 24.11 has accounting, and not the REST API.
+func TestAccountingOfTheOldRelease(t *testing.T) {
+	c := old(t)
+	code, message := awsRefused(t, "pcs", "update-cluster", "--cluster-identifier", c.id, "--slurm-configuration", `{"slurmRest":{"mode":"STANDARD"}}`)
+	must(t, code == "ValidationException" && strings.Contains(message, "25.05 or later"), "%s: %s", code, message)
+	c.configure(t, `{"accounting":{"mode":"STANDARD"}}`)
+	job := c.submit(t, "queue-1", "hostname")
+	c.output(t, job, time.Minute)
+	c.recorded(t, job, "COMPLETED")
+	c.logHas(t, "slurmdbd.log", `AUDIT_RPCS: msg_type=DBD_`)
+	c.configure(t, `{"accounting":{"mode":"NONE"}}`)
+}

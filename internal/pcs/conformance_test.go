@@ -12,6 +12,7 @@ import (
 
 	"github.com/openpcs/openpcs/internal/awsapi"
 	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/slurm"
 	"github.com/openpcs/openpcs/internal/store"
 )
 
@@ -124,6 +125,8 @@ func TestAnswersHaveAllMembersOfTheModel(t *testing.T) {
 			return err
 		}
 		c.Errors, g.Errors, q.Errors = why, why, why
+		c.Accounting, c.REST = fleet.Accounting{On: true, PurgeDays: 30}, true
+		c.Slurmdbd, c.Cgroup = []slurm.Setting{{Name: "PurgeJobAfter", Value: "12months"}}, []slurm.Setting{{Name: "ConstrainCores", Value: "yes"}}
 		if err := fleet.Clusters.Put(tx, c); err != nil {
 			return err
 		}

@@ -252,6 +252,7 @@ func (f *fixture) settle() {
 				err = fleet.Clusters.Delete(tx, c.ID)
 			case fleet.Creating, fleet.Updating:
 				c.Status, c.ConfigHash = fleet.Active, "applied"
+				c.Keep()
 				err = fleet.Clusters.Put(tx, c)
 			}
 			if err != nil {

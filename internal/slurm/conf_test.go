@@ -74,10 +74,14 @@ func render(t testing.TB, c Config) Files {
 }
 
 func TestGoldenConfigurations(t *testing.T) {
-	for name, conf := range map[string]Config{"small": smallConfig(t), "large": largeConfig(t)} {
+	for name, conf := range map[string]Config{"small": smallConfig(t), "large": largeConfig(t), "accounted": accountedConfig(t)} {
 		t.Run(name, func(t *testing.T) {
 			files := render(t, conf)
-			if got := slices.Sorted(maps.Keys(files)); !slices.Equal(got, []string{"cgroup.conf", "slurm.conf"}) {
+			want := []string{"cgroup.conf", "slurm.conf"}
+			if conf.Accounting != nil {
+				want = append(want, "slurmdbd.conf")
+			}
+			if got := slices.Sorted(maps.Keys(files)); !slices.Equal(got, want) {
 				t.Errorf("files = %v", got)
 			}
 			for file, got := range files {

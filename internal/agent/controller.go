@@ -345,6 +345,10 @@ func (c *Controller) configure(ctx context.Context, conf Config) (refusal string
 	if err == nil && refusal == "" {
 		refusal, err = c.switchTo(ctx, how)
 	}
+	if err == nil && refusal == "" && running && how == start {
+		// A slurmctld that was restarted does not send its nodes what is new.
+		refusal, err = c.switchTo(ctx, reconfigure)
+	}
 	if err == nil && refusal == "" {
 		if err := c.settle(ctx, conf); err != nil {
 			return "", err

@@ -20,10 +20,6 @@ type restart struct {
 var restarts = []restart{
 	{parameter: "AuthType"},
 	{parameter: "AuthInfo"},
-	{parameter: "AuthAltTypes"},
-	{parameter: "AuthAltParameters"},
-	{parameter: "AccountingStorageType"},
-	{parameter: "AccountingStorageHost"},
 	{parameter: "CredType"},
 	{parameter: "ClusterName"},
 	{parameter: "SlurmctldHost"},

@@ -85,17 +85,3 @@ func TestSettingsOfSlurmdbdAndCgroups(t *testing.T) {
 		}
 	}
 }
-
-// What accounting and the REST API bring is not taken over by a slurmctld that
-// runs.
-func TestDaemonsNeedARestart(t *testing.T) {
-	plain, accounted := smallConfig(t), accountedConfig(t)
-	need := NeedsRestart("26.05", render(t, plain)["slurm.conf"], render(t, accounted)["slurm.conf"])
-	if got := strings.Join(need, " "); got != "AuthAltTypes AuthAltParameters AccountingStorageType AccountingStorageHost" {
-		t.Errorf("to accounting: %q", got)
-	}
-	accounted.Accounting.PurgeDays = 60
-	if need := NeedsRestart("26.05", render(t, accountedConfig(t))["slurm.conf"], render(t, accounted)["slurm.conf"]); len(need) > 0 {
-		t.Errorf("for slurmdbd alone: %v", need)
-	}
-}

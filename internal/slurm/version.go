@@ -16,9 +16,9 @@ type Version struct {
 	// GroupIdleTime says that PCS lets groups have an idle time of their own
 	// (25.11), whatever Slurm has for it.
 	GroupIdleTime bool
-	REST             bool   // the PCS API switches slurmrestd on (25.05)
-	PurgeScripts     bool   // slurmdbd purges job scripts and environments (26.05)
-	CommitDelay      bool   // PCS sets slurmdbd's CommitDelay=1 (26.05)
+	REST          bool // the PCS API switches slurmrestd on (25.05)
+	PurgeScripts  bool // slurmdbd purges job scripts and environments (26.05)
+	CommitDelay   bool // PCS sets slurmdbd's CommitDelay=1 (26.05)
 }
 
 // Versions lists the releases openpcs can drive, oldest first.

@@ -55,7 +55,7 @@ func TestREST(t *testing.T) {
 	must(t, code == http.StatusOK && strings.Contains(body, `"user_name": "ubuntu"`), "the job: %d %s", code, clip(body))
 	code, body = call("/slurmdb/v0.0.45/job/"+job, "X-SLURM-USER-TOKEN", byName)
 	must(t, code == http.StatusOK && strings.Contains(body, `"COMPLETED"`), "the record: %d %s", code, clip(body))
-	byID := c.token(t, `{`+life+`,"uid":1000,"gid":1000,"id":{"name":"ubuntu","gecos":"","dir":"/home/ubuntu","shell":"/bin/bash","gids":[1000]}}`)
+	byID := c.token(t, `{`+life+`,"uid":1000,"gid":1000,"id":{"name":"ubuntu","gecos":"Ubuntu","dir":"/home/ubuntu","shell":"/bin/bash","gids":[1000]}}`)
 	code, body = call("/slurm/v0.0.45/job/"+job, "X-SLURM-USER-TOKEN", byID)
 	must(t, code == http.StatusOK && strings.Contains(body, `"user_name": "ubuntu"`), "the job, by id: %d %s", code, clip(body))
 

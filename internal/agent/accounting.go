@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/openpcs/openpcs/internal/imds"
 	"github.com/openpcs/openpcs/internal/slurm"
 )
 
@@ -137,6 +141,43 @@ func hasListener(table string, port int) bool {
 		}
 	}
 	return false
+}
+
+// roomEvery is how often the room for records is looked at, and roomLeast how
+// much there must be: InnoDB makes its files larger by some MiB at a time, and
+// keeps that much for what it has begun.
+const (
+	roomEvery = 10 * time.Second
+	roomLeast = 64 << 20
+)
+
+// watchRoom tells the control plane when the database has no room for records
+// any more, and when it has again. It is told before the first is lost.
+func (c *Controller) watchRoom(ctx context.Context) {
+	ticker := time.NewTicker(roomEvery)
+	defer ticker.Stop()
+	full := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if _, err := os.Stat(slurmdbdConf); err != nil {
+			full = false
+			continue
+		}
+		var fs unix.Statfs_t
+		if err := unix.Statfs(slurm.AccountingDir, &fs); err != nil {
+			continue
+		}
+		free := fs.Bavail * uint64(fs.Bsize)
+		if now := free < roomLeast; now != full {
+			full = now
+			kind := map[bool]string{true: dbdFull, false: dbdRoom}[full]
+			c.notices.send(ctx, imds.Hook{ID: rand.Text(), Kind: kind, Detail: fmt.Sprintf("%d MiB free", free>>20)})
+		}
+	}
 }
 
 // firstWithAccounting reports whether slurmctld is to run with accounting and

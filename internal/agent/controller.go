@@ -135,6 +135,7 @@ func RunController(ctx context.Context, log *slog.Logger) error {
 	go c.watch.run(ctx)
 	go c.outbox.run(ctx)
 	go c.notices.run(ctx)
+	go c.watchRoom(ctx)
 	go newRotation().run(ctx, log)
 	log.Info("Controller agent is up", "cluster", c.who.ClusterID)
 	select {

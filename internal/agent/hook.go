@@ -33,6 +33,12 @@ const (
 	endedLimit = 200 * time.Millisecond
 )
 
+// The kinds of notices on the room that slurmdbd's database has.
+const (
+	dbdFull = "slurmdbd-disk-full"
+	dbdRoom = "slurmdbd-disk-free"
+)
+
 // Hook is what slurmctld's programs run: it hands the call to the
 // controller's agent and returns at once (the gate: when the job's nodes
 // are ready). The exit code is the program's.

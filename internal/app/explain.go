@@ -217,8 +217,34 @@ func (a *App) explainCluster(tx *store.Tx, v view, e *Explanation) error {
 			e.problem(code, fmt.Sprintf("%s ended unexpectedly %d times in the last %.0f minutes; the last time: %s.", daemon, n, crashWindow.Minutes(), last))
 		}
 	}
+	if c.Accounting.On {
+		if full, detail := databaseFull(events); full {
+			e.problem(condition.DatabaseFull, "The database of accounting has no room for records: "+detail+".")
+		}
+	}
 	e.tell(events)
 	return err
+}
+
+// databaseFull reports what the controller said last of the room that the
+// database of accounting has.
+func databaseFull(events []store.Event) (full bool, detail string) {
+	var at time.Time
+	for _, ev := range events {
+		if (ev.Kind == "slurmdbd-disk-full" || ev.Kind == "slurmdbd-disk-free") && !ev.At.Before(at) {
+			at, full, detail = ev.At, ev.Kind == "slurmdbd-disk-full", eventDetail(ev)
+		}
+	}
+	return full, detail
+}
+
+// eventDetail is what the event of a notice says.
+func eventDetail(ev store.Event) string {
+	var d struct {
+		Detail string `json:"detail"`
+	}
+	_ = json.Unmarshal(ev.Detail, &d) // one without says nothing
+	return d.Detail
 }
 
 // crashWindow is how long a crash of a daemon is worth a sentence.
@@ -233,11 +259,8 @@ func crashes(events []store.Event, daemon string, now time.Time) (n int, code co
 			continue
 		}
 		n++
-		var detail struct {
-			Detail string `json:"detail"`
-		}
-		if json.Unmarshal(ev.Detail, &detail) == nil && !ev.At.Before(at) {
-			at, last = ev.At, detail.Detail
+		if !ev.At.Before(at) {
+			at, last = ev.At, eventDetail(ev)
 		}
 	}
 	return n, fleet.CrashCondition(daemon, last), last

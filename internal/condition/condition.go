@@ -132,7 +132,7 @@ var all = []Condition{
 	},
 	{
 		DatabaseFull, "cluster", Error,
-		"The database of the accounting records cannot write: its file system is full. slurmctld keeps the records of jobs for a while, and then loses the oldest.",
+		"The database of the accounting records has no room: less than 64 MiB are free where it is. When it cannot write any more, slurmctld keeps the records of jobs for a while, and then loses some.",
 		"Free space where OPENPCS_STATE is. The database goes on by itself. `defaultPurgeTimeInDays` of the cluster's accounting bounds how long records are kept.",
 	},
 	{

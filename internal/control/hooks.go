@@ -37,6 +37,10 @@ func (c *Control) notice(ctx context.Context, clusterID string, h imds.Hook) err
 			return event(tx, now, clusterID, "cluster", "slurmctld-complained", detail)
 		case "slurmdbd-ended":
 			return event(tx, now, clusterID, "cluster", "slurmdbd-ended", detail)
+		case "slurmdbd-disk-full":
+			return event(tx, now, clusterID, "cluster", "slurmdbd-disk-full", detail)
+		case "slurmdbd-disk-free":
+			return event(tx, now, clusterID, "cluster", "slurmdbd-disk-free", detail)
 		case "slurmrestd-ended":
 			return event(tx, now, clusterID, "cluster", "slurmrestd-ended", detail)
 		default:

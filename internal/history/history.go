@@ -184,6 +184,10 @@ var sentences = map[string]func(d detail) string{
 	"slurmrestd-ended": func(d detail) string {
 		return "slurmrestd ended unexpectedly (" + d.text("detail") + ") and is started again"
 	},
+	"slurmdbd-disk-full": func(d detail) string {
+		return "the database of accounting has no room for records any more: " + d.text("detail")
+	},
+	"slurmdbd-disk-free":   func(d detail) string { return "the database of accounting has room again: " + d.text("detail") },
 	"slurmctld-complained": func(d detail) string { return "slurmctld took the configuration, and said: " + d.text("detail") },
 
 	"logs-not-kept": func(d detail) string {

@@ -63,8 +63,8 @@ type Hook struct {
 	// ID is the same for every delivery of one call.
 	ID string `json:"id,omitempty"`
 	// Kind is resume, suspend or resume-fail; expect: a job got the nodes;
-	// slurmctld-complained, or slurmctld-ended, slurmdbd-ended and
-	// slurmrestd-ended: a notice, with Detail.
+	// slurmctld-complained, slurmctld-ended, slurmdbd-ended, slurmrestd-ended,
+	// slurmdbd-disk-full or slurmdbd-disk-free: a notice, with Detail.
 	Kind  string `json:"kind"`
 	Nodes string `json:"nodes"`
 	// ResumeFile is SLURM_RESUME_FILE's content as slurmctld wrote it, empty

@@ -120,6 +120,24 @@ func TestAccounting(t *testing.T) {
 			return contains(openpcs("explain", c.id), "SLURMDBD_CRASHED")
 		})
 	})
+	t.Run("disk_full", func(t *testing.T) {
+		full := func(want bool) {
+			t.Helper()
+			eventually(t, 40*time.Second, fmt.Sprintf("explain tells of a full disk: %v", want), func() error {
+				r := succeed(t, openpcs("explain", c.id))
+				if got := strings.Contains(r.out, "ACCOUNTING_DATABASE_FULL"); got != want {
+					return errors.New(r.String())
+				}
+				return nil
+			})
+		}
+		// The database has its files open below; only who looks sees this.
+		succeed(t, c.controller("mount -t tmpfs -o size=16m full /var/lib/slurm-accounting"))
+		t.Cleanup(func() { c.controller("grep -q '^full ' /proc/mounts && umount /var/lib/slurm-accounting") })
+		full(true)
+		succeed(t, c.controller("umount /var/lib/slurm-accounting"))
+		full(false)
+	})
 	t.Run("rebooted", func(t *testing.T) {
 		rebootController(t, c)
 		c.recorded(t, first, "COMPLETED")

@@ -65,6 +65,16 @@ func (c *Controller) account(ctx context.Context, conf []byte) (refusal string, 
 	return serve(ctx, "slurmdbd", verb, slurmdbdLog, slurm.SlurmdbdPort)
 }
 
+// forgetID makes slurmctld take its cluster's id from slurmdbd when it ran
+// without it. The one that it made up for itself is another, and slurmctld dies
+// of the difference: it guards against clusters that share a state.
+func (c *Controller) forgetID() error {
+	if _, err := os.Stat(filepath.Join(goodDir, slurm.SlurmdbdConf)); err == nil {
+		return nil
+	}
+	return os.RemoveAll(filepath.Join(slurm.StateDir, "clustername"))
+}
+
 // noAccount ends slurmdbd and its database; the records stay.
 func (c *Controller) noAccount(ctx context.Context) error {
 	if _, err := os.Stat(slurmdbdConf); errors.Is(err, os.ErrNotExist) {

@@ -342,6 +342,7 @@ func (c *Controller) configure(ctx context.Context, conf Config) (refusal string
 	}
 	if conf.Accounting != nil {
 		refusal, err = c.account(ctx, conf.Accounting)
+		err = errors.Join(err, c.forgetID())
 	}
 	if err == nil && refusal == "" {
 		refusal, err = c.switchTo(ctx, how)

@@ -251,7 +251,7 @@ func direct(t *testing.T) (out []string) {
 
 func TestDependencies(t *testing.T) {
 	allowed := []string{
-		"github.com/aws/aws-sdk-go-v2", "github.com/aws/aws-sdk-go-v2/service/ec2", "github.com/aws/aws-sdk-go-v2/service/pcs",
+		"github.com/aws/aws-sdk-go-v2", "github.com/aws/aws-sdk-go-v2/service/cloudwatchlogs", "github.com/aws/aws-sdk-go-v2/service/ec2", "github.com/aws/aws-sdk-go-v2/service/pcs",
 		"github.com/aws/aws-sdk-go-v2/service/s3", "github.com/aws/aws-sdk-go-v2/service/sts", "github.com/gofiber/fiber/v3", "github.com/versity/versitygw", "github.com/aws/smithy-go", "github.com/coder/websocket", "github.com/google/uuid", "github.com/klauspost/compress",
 		"github.com/spf13/cobra", "golang.org/x/sync", "golang.org/x/sys", "modernc.org/sqlite", "pgregory.net/rapid",
 	}

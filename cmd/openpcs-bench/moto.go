@@ -30,6 +30,7 @@ const (
 var besideNames = []string{
 	"ec2 describe-instances by id", "ec2 describe-instances by address", "ec2 describe-instances, 100 a page",
 	"ec2 describe-vpcs", "ec2 create-tags", "sts get-caller-identity", "iam list-roles", "secretsmanager list-secrets", "ssm list-commands",
+	putLogEvents, filterLogEvents,
 }
 
 // besideMoto measures the same calls to openpcs and to moto's server, which
@@ -83,6 +84,9 @@ func besideMoto(ctx context.Context, ours *awsapi.Client, r *apiReport, nodes in
 		if err != nil {
 			return err
 		}
+		if err := fillLogs(ctx, client); err != nil {
+			return err
+		}
 		for name, f := range besideCallsOf(client, known) {
 			var ms []float64
 			limit := time.Now().Add(besideLimit)
@@ -133,6 +137,12 @@ func besideCallsOf(client *awsapi.Client, known []seen) map[string]func(context.
 		},
 		"ssm list-commands": func(ctx context.Context, _ int) error {
 			return client.JSON(ctx, "ssm", "AmazonSSM", "ListCommands", "1.1", nil, nil)
+		},
+		putLogEvents: func(ctx context.Context, _ int) error {
+			return logsCall(ctx, client, "PutLogEvents", logBatch("put", time.Now()))
+		},
+		filterLogEvents: func(ctx context.Context, _ int) error {
+			return logsCall(ctx, client, "FilterLogEvents", map[string]any{"logGroupName": "filter", "filterPattern": "rare"})
 		},
 	}
 }

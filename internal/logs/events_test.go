@@ -58,6 +58,14 @@ func TestPutLogEvents(t *testing.T) {
 	f.must("CreateLogStream", object{"logGroupName": "g", "logStreamName": "large"})
 	f.must("PutLogEvents", with(put(event(0, strings.Repeat("\x01", 1<<20-26))), object{"logStreamName": "large"}))
 
+	// Whatever a message has comes back as it was.
+	odd := "tab\t \x00 \u2028 é 日本 \"quoted\" <&>\n"
+	f.must("CreateLogStream", object{"logGroupName": "g", "logStreamName": "odd"})
+	f.must("PutLogEvents", with(put(event(0, odd)), object{"logStreamName": "odd"}))
+	if got := messages(f.must("GetLogEvents", object{"logGroupName": "g", "logStreamName": "odd"})); got != odd {
+		t.Errorf("%q came back as %q", odd, got)
+	}
+
 	out := f.must("PutLogEvents", put(event(14*24*time.Hour+time.Minute, "too old"), event(14*24*time.Hour-time.Minute, "old")))
 	if got := fmt.Sprint(out["rejectedLogEventsInfo"]); got != "map[tooOldLogEventEndIndex:1]" || len(out["nextSequenceToken"].(string)) != 56 {
 		t.Errorf("got %v", out)

@@ -107,9 +107,9 @@ func Open(path string) (*DB, error) {
 	}
 	open := func(conns int, txlock string) (*sql.DB, error) {
 		q := url.Values{
-			// The cache of 16 MiB a connection holds the upper pages of the indexes.
+			// A cache of 4 MiB for each connection holds the upper pages of the indexes.
 			// Freed pages go back to the file system in steps, see Sweep.
-			"_pragma": {"busy_timeout(10000)", "auto_vacuum(incremental)", "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-16384)"},
+			"_pragma": {"busy_timeout(10000)", "auto_vacuum(incremental)", "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-4096)"},
 			"_txlock": {txlock},
 		}
 		db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+q.Encode())
@@ -129,7 +129,7 @@ func Open(path string) (*DB, error) {
 		_ = d.write.Close()
 		return nil, fmt.Errorf("open the log events %s: %w", path, err)
 	}
-	if d.read, err = open(8, "deferred"); err != nil {
+	if d.read, err = open(4, "deferred"); err != nil {
 		_ = d.write.Close()
 		return nil, fmt.Errorf("open the log events %s: %w", path, err)
 	}

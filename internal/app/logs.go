@@ -6,7 +6,7 @@ import (
 
 // openLogs opens the service logs.
 func (a *App) openLogs() error {
-	l, err := logs.New(logs.Options{Store: a.store, Account: a.opts.Account, Dir: a.opts.StateDir, Probe: a.probe, Log: a.opts.Log})
+	l, err := logs.New(logs.Options{Store: a.store, Account: a.opts.Account, Dir: a.opts.StateDir, Probe: a.probe})
 	if err != nil {
 		return err
 	}

@@ -208,7 +208,7 @@ func TestRefusalsOfDeliveries(t *testing.T) {
 }
 
 func TestUpdateOfADelivery(t *testing.T) {
-	f := newFixture(t)
+	f := newProbed(t)
 	f.source("src", newCluster, "PCS_SCHEDULER_LOGS")
 	id := f.delivery("src", f.destination("s3", "arn:aws:s3:::bucket"))["id"]
 	get := func() object { return f.must("GetDelivery", object{"id": id})["delivery"].(object) }
@@ -242,7 +242,7 @@ func TestUpdateOfADelivery(t *testing.T) {
 
 // TestProbe: create-delivery answers what the destination says.
 func TestProbe(t *testing.T) {
-	f := newFixture(t)
+	f := newProbed(t)
 	f.source("src", newCluster, "PCS_SCHEDULER_LOGS")
 	in := object{"deliverySourceName": "src", "deliveryDestinationArn": f.destination("s3", "arn:aws:s3:::bucket")}
 	f.setProbe(func(l logs.Link) error {
@@ -254,7 +254,7 @@ func TestProbe(t *testing.T) {
 	f.refuses("CreateDelivery", in, "AccessDeniedException", "the bucket policy does not let")
 	f.setProbe(func(logs.Link) error { return errors.New("no such bucket") })
 	f.refuses("CreateDelivery", in, "ValidationException", "The delivery destination s3 cannot be written to: no such bucket")
-	f.setProbe(nil)
+	f.setProbe(func(logs.Link) error { return nil })
 	f.must("CreateDelivery", in)
 }
 

@@ -11,7 +11,6 @@ package logs
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"path/filepath"
 	"time"
 
@@ -29,11 +28,11 @@ type Options struct {
 	// Dir is the folder of the events.
 	Dir string
 	// Probe, where it is set, is asked by create-delivery whether the destination
-	// can be written to. Its error is the answer to the caller: an *awsapi.Error
+	// can be written to; where it is not, log groups must be there, and nothing else
+	// is looked at. Its error is the answer to the caller: an *awsapi.Error
 	// as it is, any other as a ValidationException. It is asked outside of any
 	// transaction.
 	Probe func(ctx context.Context, l Link) error
-	Log   *slog.Logger // nil: slog.Default
 }
 
 // Logs is the service. It is safe for concurrent use.
@@ -44,9 +43,6 @@ type Logs struct {
 
 // New opens the service; Close closes it.
 func New(o Options) (*Logs, error) {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
 	db, err := events.Open(filepath.Join(o.Dir, "logs.db"))
 	if err != nil {
 		return nil, err

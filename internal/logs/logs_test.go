@@ -37,22 +37,26 @@ const (
 	oldCluster = "pcs_oldcluster" // Slurm 24.11
 )
 
-func newFixture(t testing.TB) *fixture {
+func newFixture(t testing.TB) *fixture { return start(t, &fixture{}) }
+
+// newProbed is a fixture with a Probe, which says what setProbe has it say.
+func newProbed(t testing.TB) *fixture {
+	return start(t, &fixture{probe: func(logs.Link) error { return nil }})
+}
+
+func start(t testing.TB, f *fixture) *fixture {
 	t.Helper()
-	f := &fixture{World: awsapitest.New(t), t: t}
-	var err error
-	f.logs, err = logs.New(logs.Options{
-		Store: f.Store, Account: awsapitest.Account, Dir: t.TempDir(),
-		Probe: func(_ context.Context, l logs.Link) error {
+	f.World, f.t = awsapitest.New(t), t
+	o := logs.Options{Store: f.Store, Account: awsapitest.Account, Dir: t.TempDir()}
+	if f.probe != nil {
+		o.Probe = func(_ context.Context, l logs.Link) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			if f.probe == nil {
-				return nil
-			}
 			return f.probe(l)
-		},
-	})
-	if err != nil {
+		}
+	}
+	var err error
+	if f.logs, err = logs.New(o); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.logs.Close() })

@@ -272,6 +272,28 @@ func TestFilterLogEvents(t *testing.T) {
 	f.refuses("FilterLogEvents", object{"logGroupName": "g", "logStreamNames": []any{"none"}}, "ResourceNotFoundException", "The specified log stream does not exist.")
 }
 
+// TestLongSearch: a search of many events is one of several pages, empty ones
+// among them, and finds all.
+func TestLongSearch(t *testing.T) {
+	f := newFixture(t)
+	f.group("g")
+	f.events("g", "s", f.Clock.Now().Add(-time.Hour), numbered(20)...)
+	t.Cleanup(logs.SetMaxSearched(3))
+	in := object{"logGroupName": "g", "filterPattern": "?4 ?15"}
+	var pages []string
+	for {
+		out := f.must("FilterLogEvents", in)
+		pages = append(pages, messages(out))
+		if out["nextToken"] == nil {
+			break
+		}
+		in = with(in, object{"nextToken": out["nextToken"]})
+	}
+	if got := strings.Join(pages, "|"); got != "|4|||14|15|" {
+		t.Errorf("got %s", got)
+	}
+}
+
 // TestPagesHaveOneMegabyte: a page ends there, and the next goes on.
 func TestPagesHaveOneMegabyte(t *testing.T) {
 	f := newFixture(t)
@@ -361,6 +383,7 @@ func TestRetention(t *testing.T) {
 	f.group("gone")
 	now := f.Clock.Now()
 	f.events("g", "s", now.Add(-4*24*time.Hour), "old1", "old2")
+	f.events("g", "s", now.Add(-3*24*time.Hour), "just")
 	f.events("g", "s", now.Add(-2*24*time.Hour), "new")
 	f.events("gone", "s", now, "x")
 	bytes := func() any {
@@ -374,13 +397,13 @@ func TestRetention(t *testing.T) {
 	}
 	all := func() string { return messages(f.must("FilterLogEvents", object{"logGroupName": "g"})) }
 	sweep()
-	if got := all(); got != "old1 old2 new" || bytes() != 3*26.0+11 {
+	if got := all(); got != "old1 old2 just new" || bytes() != 4*26.0+15 {
 		t.Errorf("without a retention: %s, %v bytes", got, bytes())
 	}
 	f.must("PutRetentionPolicy", object{"logGroupName": "g", "retentionInDays": 3})
 	f.must("DeleteLogGroup", object{"logGroupName": "gone"})
 	sweep()
-	if got := all(); got != "new" || bytes() != 26.0+3 {
+	if got := all(); got != "just new" || bytes() != 2*26.0+7 {
 		t.Errorf("with three days: %s, %v bytes", got, bytes())
 	}
 }

@@ -19,10 +19,11 @@ import (
 const (
 	maxPage       = 1 << 20 // bytes, with events.Overhead for each event
 	maxPageEvents = 10_000
-	// maxSearched is how many events a page of FilterLogEvents looks at, which
-	// takes about a second.
-	maxSearched = 1_000_000
 )
+
+// maxSearched is how many events a page of FilterLogEvents looks at, which takes
+// about a second. Tests make it small.
+var maxSearched = 1_000_000
 
 type getEventsIn struct {
 	Group     *string `json:"logGroupName"`

@@ -107,13 +107,9 @@ func Open(path string) (*DB, error) {
 	if err := errors.Join(f.Chmod(0o600), f.Close()); err != nil {
 		return nil, fmt.Errorf("open the log events %s: %w", path, err)
 	}
-	open := func(conns int, txlock string) (*sql.DB, error) {
-		q := url.Values{
-			// A cache of 4 MiB for each connection holds the upper pages of the indexes.
-			// Freed pages go back to the file system in steps, see Sweep.
-			"_pragma": {"busy_timeout(10000)", "auto_vacuum(incremental)", "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-4096)"},
-			"_txlock": {txlock},
-		}
+	open := func(conns int, txlock string, pragmas ...string) (*sql.DB, error) {
+		// A cache of 4 MiB for each connection holds the upper pages of the indexes.
+		q := url.Values{"_pragma": append(pragmas, "busy_timeout(10000)", "cache_size(-4096)"), "_txlock": {txlock}}
 		db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+q.Encode())
 		if err != nil {
 			return nil, err
@@ -124,7 +120,8 @@ func Open(path string) (*DB, error) {
 		return db, nil
 	}
 	d := &DB{}
-	if d.write, err = open(1, "immediate"); err != nil {
+	// Freed pages go back to the file system in steps, see Sweep.
+	if d.write, err = open(1, "immediate", "auto_vacuum(incremental)", "journal_mode(WAL)", "synchronous(FULL)"); err != nil {
 		return nil, fmt.Errorf("open the log events %s: %w", path, err)
 	}
 	if err := d.prepare(); err != nil {

@@ -3,6 +3,7 @@ package logs
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,6 +55,11 @@ func worded(err error) error {
 		return missing(noGroup)
 	case errors.Is(err, events.ErrNoStream):
 		return missing(noStream)
+	case errors.Is(err, events.ErrFull):
+		return &awsapi.Error{
+			Code: "ServiceUnavailableException", Status: http.StatusServiceUnavailable,
+			Message: "There is no room for log events: make some where openpcs has its state folder, or delete log groups.",
+		}
 	default:
 		return err
 	}
@@ -95,7 +101,7 @@ func (s *Logs) createGroup(ctx context.Context, r *awsapi.Request, in *createGro
 	if errors.Is(err, events.ErrExists) {
 		return nil, fail("ResourceAlreadyExistsException", "The specified log group already exists")
 	}
-	return &empty{}, err
+	return &empty{}, worded(err)
 }
 
 // protected refuses to delete from a group that is protected.

@@ -49,7 +49,7 @@ func (s *Logs) retag(ctx context.Context, r *awsapi.Request, resource string, ch
 		if errors.Is(err, events.ErrNoGroup) {
 			err = gone
 		}
-		return tags, err
+		return tags, worded(err)
 	}
 	access := s.o.Store.Update
 	if change == nil {

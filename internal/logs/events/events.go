@@ -25,7 +25,8 @@ import (
 	"strings"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // What callers tell apart.
@@ -33,6 +34,7 @@ var (
 	ErrNoGroup  = errors.New("there is no such log group")
 	ErrNoStream = errors.New("there is no such log stream")
 	ErrExists   = errors.New("it exists already")
+	ErrFull     = errors.New("there is no room on the disk")
 )
 
 // schema is version 1 of the file. The ids of groups and streams are never
@@ -171,17 +173,26 @@ func (d *DB) prepare() error {
 // Close closes the file.
 func (d *DB) Close() error { return errors.Join(d.read.Close(), d.write.Close()) }
 
-// change runs fn in a transaction that can write.
+// change runs fn in a transaction that can write. Its error is ErrFull where there
+// is no room.
 func (d *DB) change(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	tx, err := d.write.BeginTx(ctx, nil)
 	if err != nil {
-		return err
+		return full(err)
 	}
 	defer func() { _ = tx.Rollback() }() // no effect after Commit
 	if err := fn(tx); err != nil {
-		return err
+		return full(err)
 	}
-	return tx.Commit()
+	return full(tx.Commit())
+}
+
+func full(err error) error {
+	var e *sqlite.Error
+	if errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_FULL { // above are details
+		return ErrFull
+	}
+	return err
 }
 
 // Input is an event that comes in.

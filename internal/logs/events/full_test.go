@@ -53,8 +53,8 @@ func TestDiskFull(t *testing.T) {
 		}
 	}
 	for range 3 {
-		if err := put(strings.Repeat("x", 1000), 500); err == nil {
-			t.Fatal("it found room")
+		if err := put(strings.Repeat("x", 1000), 500); !errors.Is(err, ErrFull) {
+			t.Fatalf("without room: %v", err)
 		}
 		if got := d.all(t, Window{}); got != "s:before" {
 			t.Errorf("there is %.100s", got)

@@ -91,8 +91,11 @@ func (d *DB) CreateGroup(ctx context.Context, g Group) error {
 	if err != nil {
 		return err
 	}
-	_, err = d.write.ExecContext(ctx, `INSERT INTO groups (region, name, created, class, retention, protected, bytes, tags) VALUES (?,?,?,?,0,?,0,?)`,
-		g.Region, g.Name, g.Created, g.Class, g.Protected, tags)
+	err = d.change(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO groups (region, name, created, class, retention, protected, bytes, tags) VALUES (?,?,?,?,0,?,0,?)`,
+			g.Region, g.Name, g.Created, g.Class, g.Protected, tags)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("create log group %s: %w", g.Name, taken(err))
 	}

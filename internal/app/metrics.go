@@ -32,6 +32,7 @@ func (a *App) measure(ctx context.Context) error {
 		return err
 	}
 	a.metrics.Gather(metrics.PartFleet, a.gatherFleet)
+	a.metrics.Gather(metrics.PartDelivery, a.gatherLogs)
 	if a.opts.Metrics == "" {
 		return nil
 	}
@@ -127,6 +128,24 @@ func (a *App) gatherFleet(s *metrics.Scrape) error {
 		s.Fleet(all)
 		return nil
 	})
+}
+
+// gatherLogs tells of the clusters' logs, and of how they are delivered.
+func (a *App) gatherLogs(s *metrics.Scrape) error {
+	for _, cluster := range a.collector.Clusters() {
+		for _, j := range a.collector.Journals(cluster, "") {
+			k := j.Key()
+			s.Journal(k.Cluster, k.LogType, k.LogName, j.First(), j.Last())
+		}
+	}
+	for _, d := range a.deliveries.Status() {
+		s.Delivery(metrics.Delivery{
+			Cluster: d.Cluster, ID: d.ID, LogType: d.LogType, LogName: d.Name, Destination: d.Kind,
+			LagSeconds: d.Lag, Lag: d.Behind, Delivered: d.Delivered, Dropped: d.Dropped, Refused: d.Refused,
+			Retries: d.Retries, Failing: d.Trouble != nil,
+		})
+	}
+	return nil
 }
 
 // passed counts a pass of a cluster's loop.

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/imds"
 	"github.com/openpcs/openpcs/internal/slurm"
 )
@@ -60,9 +61,13 @@ func (c *Controller) account(ctx context.Context, conf []byte) (refusal string, 
 	ctx, cancel := context.WithTimeout(ctx, accountingLimit)
 	defer cancel()
 	if r := command(ctx, "systemctl", "start", "mariadb"); r.Code != 0 {
-		return "", fmt.Errorf("start the database of accounting: %s", journal(ctx, "mariadb"))
+		return "", &Trouble{condition.AccountingFailed, "start the database of accounting: " + journal(ctx, "mariadb")}
 	}
-	return serve(ctx, "slurmdbd", verb, slurmdbdLog, slurm.SlurmdbdPort)
+	refusal, err = serve(ctx, "slurmdbd", verb, slurmdbdLog, slurm.SlurmdbdPort)
+	if err != nil {
+		err = &Trouble{condition.AccountingFailed, err.Error()}
+	}
+	return refusal, err
 }
 
 // forgetID makes slurmctld take its cluster's id from slurmdbd when it ran

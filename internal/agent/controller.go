@@ -27,6 +27,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/imds"
 	"github.com/openpcs/openpcs/internal/slurm"
 )
@@ -62,7 +63,19 @@ type Config struct {
 type Answer struct {
 	Applied bool   `json:"applied"`
 	Error   string `json:"error,omitempty"` // Slurm's own words
+	// Trouble is why it could not be put into place, which says nothing about
+	// the configuration and may pass.
+	Trouble *Trouble `json:"trouble,omitempty"`
 }
+
+// Trouble is an error that has a condition of its own.
+type Trouble struct {
+	Code    condition.Code `json:"code"`
+	Message string         `json:"message"`
+}
+
+// Error implements error.
+func (t *Trouble) Error() string { return t.Message }
 
 // Run is a Slurm command the control plane wants run.
 type Run struct {
@@ -202,6 +215,11 @@ func (c *Controller) apiMux() http.Handler {
 		var conf Config
 		if decode(w, r, &conf) {
 			refusal, err := c.configure(r.Context(), conf)
+			var trouble *Trouble
+			if errors.As(err, &trouble) {
+				reply(w, Answer{Trouble: trouble})
+				return
+			}
 			if err != nil {
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 				return

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/slurm"
 )
 
@@ -32,7 +33,10 @@ func (c *Controller) rest(ctx context.Context, on bool) error {
 	if refusal != "" { // there is nothing of users in its configuration
 		err = errors.New("start " + refusal)
 	}
-	return err
+	if err != nil {
+		return &Trouble{condition.RESTFailed, err.Error()}
+	}
+	return nil
 }
 
 // resume starts the daemons again that ran before the instance was rebooted.

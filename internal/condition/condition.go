@@ -33,6 +33,8 @@ const (
 	ConfigurationRefused  Code = "SLURM_CONFIGURATION_REFUSED"
 	LogsNotKept           Code = "LOGS_NOT_KEPT"
 	LogsLost              Code = "LOGS_LOST"
+	AccountingFailed      Code = "ACCOUNTING_FAILED"
+	RESTFailed            Code = "REST_API_FAILED"
 	SlurmdbdCrashed       Code = "SLURMDBD_CRASHED"
 	SlurmrestdCrashed     Code = "SLURMRESTD_CRASHED"
 	DatabaseFull          Code = "ACCOUNTING_DATABASE_FULL"
@@ -119,6 +121,16 @@ var all = []Condition{
 		LogsLost, "cluster", Warning,
 		"A part of a daemon's log was gone from the controller before it was read: openpcs was away while more was written than the controller keeps, or somebody removed or emptied the log.",
 		"What was not read cannot be had any more. Leave the files in /var/log/slurm of the controller alone, which rotates them itself.",
+	},
+	{
+		AccountingFailed, "cluster", Error,
+		"slurmdbd or its database does not start, so that the cluster does not get the configuration that it waits for. What runs goes on. It is tried again every few seconds; a cluster that is being created is given up after five minutes.",
+		"The message has the last words of the daemon, `openpcs logs CLUSTER` more of them. A full disk is the usual cause; `openpcs doctor` checks the host.",
+	},
+	{
+		RESTFailed, "cluster", Error,
+		"slurmrestd does not start. Slurm itself runs with the new configuration; the update ends when slurmrestd is there too.",
+		"The message has its last words, `openpcs logs CLUSTER` more of them.",
 	},
 	{
 		SlurmdbdCrashed, "cluster", Warning,

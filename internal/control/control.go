@@ -15,8 +15,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/openpcs/openpcs/internal/agent"
 	"github.com/openpcs/openpcs/internal/awsapi"
 	"github.com/openpcs/openpcs/internal/compute"
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/fault"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/slurm"
@@ -262,7 +264,11 @@ func (c *Control) trouble(l *loop, cause error) {
 		case cause == nil:
 			cl.Trouble = nil
 		default:
-			cl.Trouble = &fleet.ErrorInfo{Code: fleet.DriveCondition(cause.Error()), Message: cause.Error()}
+			cl.Trouble = &fleet.ErrorInfo{Code: condition.ControllerUnreachable, Message: cause.Error()}
+			var known *agent.Trouble
+			if errors.As(cause, &known) {
+				cl.Trouble.Code = known.Code
+			}
 			kind, detail = "unreachable", map[string]any{"error": cause.Error()}
 		}
 		return errors.Join(fleet.Clusters.Put(tx, cl), event(tx, time.Now().UTC(), l.id, "cluster", kind, detail))

@@ -106,6 +106,9 @@ func (a *agentClient) Configure(ctx context.Context, conf agent.Config) (string,
 	if err := a.call(ctx, 2*time.Minute, http.MethodPut, "/v1/config", conf, &answer); err != nil {
 		return "", err
 	}
+	if answer.Trouble != nil {
+		return "", answer.Trouble
+	}
 	return answer.Error, nil
 }
 

@@ -40,15 +40,3 @@ func databaseFull(said string) bool {
 func clientFault(said string) bool {
 	return strings.Contains(said, "mysql_query failed: 5027 ") && strings.Contains(said, "columns (=0)")
 }
-
-// DriveCondition is the condition of a controller that cannot be driven for a reason.
-func DriveCondition(why string) condition.Code {
-	switch {
-	case databaseFull(why):
-		return condition.DatabaseFull
-	case clientFault(why):
-		return condition.DatabaseClientFault
-	default:
-		return condition.ControllerUnreachable
-	}
-}

@@ -25,10 +25,4 @@ func TestCrashCondition(t *testing.T) {
 			t.Errorf("%s, %q: %s, want %s", tc.daemon, tc.said, got, tc.want)
 		}
 	}
-	if got := fleet.DriveCondition("start the database of accounting: Error 28: No space left on device"); got != condition.DatabaseFull {
-		t.Errorf("a full disk: %s", got)
-	}
-	if got := fleet.DriveCondition("reach the controller's agent: connection refused"); got != condition.ControllerUnreachable {
-		t.Errorf("no agent: %s", got)
-	}
 }

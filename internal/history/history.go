@@ -179,7 +179,7 @@ var sentences = map[string]func(d detail) string{
 		return "slurmctld ended unexpectedly (" + d.text("detail") + ") and is started again"
 	},
 	"slurmdbd-ended": func(d detail) string {
-		return "slurmdbd ended unexpectedly (" + d.text("detail") + ") and is started again"
+		return "slurmdbd or its database ended unexpectedly (" + d.text("detail") + ") and is started again"
 	},
 	"slurmrestd-ended": func(d detail) string {
 		return "slurmrestd ended unexpectedly (" + d.text("detail") + ") and is started again"

@@ -29,6 +29,8 @@ type slurmctld struct {
 	parts      []string
 	queued     map[string]bool // partitions with jobs
 	conf       string
+	given      agent.Config   // the last configuration that was taken
+	trouble    *agent.Trouble // why none can be taken
 	configures int
 	refuse     func(conf string) string // says no to a configuration
 	takes      time.Duration            // that a configuration needs
@@ -93,8 +95,11 @@ func (d *slurmctld) Configure(ctx context.Context, conf agent.Config) (string, e
 			return why, nil
 		}
 	}
+	if d.trouble != nil {
+		return "", d.trouble
+	}
 	d.configures++
-	d.conf = text
+	d.conf, d.given = text, conf
 	have := map[string]bool{}
 	d.parts = nil
 	lines := bufio.NewScanner(strings.NewReader(text))

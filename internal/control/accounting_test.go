@@ -1,0 +1,77 @@
+package control_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/openpcs/openpcs/internal/agent"
+	"github.com/openpcs/openpcs/internal/condition"
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/slurm"
+	"github.com/openpcs/openpcs/internal/store"
+)
+
+// switchAccounting asks for accounting and the REST API as UpdateCluster does.
+func (s *site) switchAccounting(on bool) {
+	s.update(func(tx *store.Tx) error {
+		c, err := fleet.Clusters.Get(tx, clusterID)
+		if err != nil {
+			return err
+		}
+		c.Accounting.On, c.REST, c.Status, c.ModifiedAt = on, on, fleet.Updating, time.Now().UTC()
+		return fleet.Clusters.Put(tx, c)
+	})
+	s.plane().Wake(clusterID)
+}
+
+// The agent gets slurmdbd.conf apart from what slurmctld hands to nodes, and is
+// told whether slurmrestd runs; the hash changes with each.
+func TestAccountingIsPushed(t *testing.T) {
+	run(t, dynamic(1), func(s *site) {
+		given := func() (conf agent.Config) {
+			s.ctld.with(func() { conf = s.ctld.given })
+			return conf
+		}
+		before := given()
+		if before.Accounting != nil || before.REST {
+			t.Fatalf("without: %s, %v", before.Accounting, before.REST)
+		}
+		s.switchAccounting(true)
+		s.within(10*time.Second, "it is in force", func() bool { return s.cluster().Status == fleet.Active })
+		on := given()
+		if !strings.Contains(string(on.Accounting), "StorageType=") || !on.REST || on.Hash == before.Hash {
+			t.Errorf("with: %s, %v, %s", on.Accounting, on.REST, on.Hash)
+		}
+		if _, ok := on.Files[slurm.SlurmdbdConf]; ok || !strings.Contains(string(on.Files["slurm.conf"]), "AccountingStorageType=") {
+			t.Errorf("files: %v", on.Files)
+		}
+		if g := s.cluster().Good; g == nil || !g.Accounting.On || !g.REST {
+			t.Errorf("in force: %+v", g)
+		}
+		s.switchAccounting(false)
+		s.within(10*time.Second, "it is off", func() bool { return s.cluster().Status == fleet.Active })
+		if off := given(); off.Accounting != nil || off.REST || off.Hash != before.Hash {
+			t.Errorf("without again: %s, %v", off.Accounting, off.REST)
+		}
+	})
+}
+
+// A database that does not start is shown as what it is, and nodes are looked
+// after meanwhile; when it starts, the update goes on.
+func TestAccountingThatDoesNotStart(t *testing.T) {
+	run(t, dynamic(1), func(s *site) {
+		s.ctld.with(func() {
+			s.ctld.trouble = &agent.Trouble{Code: condition.AccountingFailed, Message: "start the database of accounting: no"}
+		})
+		s.switchAccounting(true)
+		s.within(30*time.Second, "the cluster shows it", func() bool {
+			c := s.cluster()
+			return c.Trouble != nil && c.Trouble.Code == condition.AccountingFailed && c.Status == fleet.Updating
+		})
+		s.ctld.submit(false, "g-1")
+		s.within(30*time.Second, "the node comes up", func() bool { return s.ctld.state("g-1") == up })
+		s.ctld.with(func() { s.ctld.trouble = nil })
+		s.within(time.Minute, "the update ends", func() bool { c := s.cluster(); return c.Trouble == nil && c.Status == fleet.Active })
+	})
+}

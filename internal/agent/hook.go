@@ -24,14 +24,16 @@ type Gate struct {
 // hookLimit bounds every hook but the gate: slurmctld waits for some of them.
 const hookLimit = 5 * time.Second
 
-// The kinds of hooks that say that a daemon ended unexpectedly, and endedLimit,
-// which bounds them: the daemon is started again when they returned.
+// The kinds of hooks that say that a daemon ended unexpectedly.
 const (
-	ended      = "slurmctld-ended"
-	dbdEnded   = "slurmdbd-ended"
-	restEnded  = "slurmrestd-ended"
-	endedLimit = 200 * time.Millisecond
+	ended     = "slurmctld-ended"
+	dbdEnded  = "slurmdbd-ended"
+	restEnded = "slurmrestd-ended"
 )
+
+// endedLimits bound them: the daemon is started again when they returned.
+// Nobody waits for the others as jobs do for slurmctld.
+var endedLimits = map[string]time.Duration{ended: 200 * time.Millisecond, dbdEnded: 2 * time.Second, restEnded: 2 * time.Second}
 
 // The kinds of notices on the room that slurmdbd's database has.
 const (
@@ -70,7 +72,7 @@ func Hook(args []string) int {
 		if os.Getenv("SERVICE_RESULT") == "success" {
 			return 0
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), endedLimit)
+		ctx, cancel := context.WithTimeout(context.Background(), endedLimits[kind])
 		defer cancel()
 		how := strings.TrimSpace(os.Getenv("EXIT_CODE") + " " + os.Getenv("EXIT_STATUS"))
 		err = callAgent(ctx, "/hook", imds.Hook{Kind: kind, Detail: how})

@@ -40,15 +40,18 @@ func (c *Controller) rest(ctx context.Context, on bool) error {
 }
 
 // resume starts the daemons again that ran before the instance was rebooted.
+// Only slurmctld is waited for: it does without the others for a while.
 func (c *Controller) resume(ctx context.Context) {
-	start := []string{"systemctl", "start", "slurmctld"}
+	start := func(args ...string) {
+		if r := command(ctx, append([]string{"systemctl", "start"}, args...)...); r.Code != 0 {
+			c.log.Warn("A daemon did not start", "start", args, "err", strings.TrimSpace(r.Stderr))
+		}
+	}
 	if _, err := os.Stat(slurmdbdConf); err == nil {
-		start = append(start, "mariadb", "slurmdbd")
+		start("--no-block", "mariadb", "slurmdbd")
 	}
 	if _, err := os.Stat(restMark); err == nil {
-		start = append(start, "slurmrestd")
+		start("--no-block", "slurmrestd")
 	}
-	if r := command(ctx, start...); r.Code != 0 {
-		c.log.Warn("Slurm's daemons did not start", "units", start[2:], "err", strings.TrimSpace(r.Stderr))
-	}
+	start("slurmctld")
 }

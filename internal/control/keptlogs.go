@@ -49,10 +49,15 @@ type logFile struct{ name, path string }
 // time for that is bounded.
 func (c *Control) logFiles(ctx context.Context, id string) []logFile {
 	out := []logFile{{"bootstrap.log", "/var/log/amazon/pcs/bootstrap.log"}, {"slurmd.log", "/var/log/slurm/slurmd.log"}}
-	if i, err := c.instance(ctx, id); err == nil { // none is there of a controller
+	i, err := c.instance(ctx, id)
+	if err == nil { // none is there of a controller
 		out = append(out, lifecycleLogs(i)...)
 	}
-	return append(out, logFile{"cloud-init-output.log", "/var/log/cloud-init-output.log"}, logFile{"slurmctld.log", "/var/log/slurm/slurmctld.log"})
+	out = append(out, logFile{"cloud-init-output.log", "/var/log/cloud-init-output.log"}, logFile{"slurmctld.log", "/var/log/slurm/slurmctld.log"})
+	if err != nil {
+		out = append(out, logFile{"slurmdbd.log", "/var/log/slurm/slurmdbd.log"}, logFile{"slurmrestd.log", "/var/log/slurm/slurmrestd.log"})
+	}
+	return out
 }
 
 // liveLogs reads the logs that an instance has, as far as there are any, one

@@ -109,7 +109,7 @@ func TestAccounting(t *testing.T) {
 		must(t, r.code != 0, "a user added an account: %s", r)
 	})
 	t.Run("database_crashes", func(t *testing.T) {
-		succeed(t, c.controller("systemctl kill --signal=KILL mariadb"))
+		succeed(t, c.controller("systemctl kill --kill-whom=main --signal=KILL mariadb"))
 		c.recorded(t, first, "COMPLETED")
 		eventually(t, 15*time.Second, "explain tells of it", func() error {
 			return contains(openpcs("explain", c.id), "SLURMDBD_CRASHED")
@@ -117,7 +117,7 @@ func TestAccounting(t *testing.T) {
 		succeed(t, c.controller("systemctl is-active mariadb slurmdbd"))
 	})
 	t.Run("slurmdbd_crashes", func(t *testing.T) {
-		succeed(t, c.controller("systemctl kill --signal=SEGV slurmdbd"))
+		succeed(t, c.controller("systemctl kill --kill-whom=main --signal=SEGV slurmdbd"))
 		c.recorded(t, first, "COMPLETED")
 	})
 	t.Run("started_the_wrong_way_round", func(t *testing.T) {

@@ -145,7 +145,13 @@ func TestAccounting(t *testing.T) {
 		full(false)
 	})
 	t.Run("rebooted", func(t *testing.T) {
-		rebootController(t, c)
+		succeed(t, incus("restart", "--project", project, "--force", "ctl-"+strings.TrimPrefix(c.id, "pcs_")))
+		c.daemonsBack(t)
+		c.recorded(t, first, "COMPLETED")
+	})
+	t.Run("replaced", func(t *testing.T) {
+		succeed(t, incus("delete", "--project", project, "--force", "ctl-"+strings.TrimPrefix(c.id, "pcs_")))
+		c.daemonsBack(t)
 		c.recorded(t, first, "COMPLETED")
 	})
 	t.Run("enforced", func(t *testing.T) {
@@ -173,13 +179,10 @@ func TestAccounting(t *testing.T) {
 	})
 }
 
-// rebootController restarts the controller's instance from outside and waits
-// until all daemons are back.
-func rebootController(t *testing.T, c *cluster) {
+// daemonsBack waits until all daemons of the controller run.
+func (c *cluster) daemonsBack(t *testing.T) {
 	t.Helper()
-	id := "ctl-" + strings.TrimPrefix(c.id, "pcs_")
-	succeed(t, incus("restart", "--project", project, "--force", id))
-	eventually(t, time.Minute, "slurmctld answers after the reboot", func() error {
+	eventually(t, time.Minute, "the controller's daemons are back", func() error {
 		if r := c.controller("scontrol ping && systemctl is-active slurmdbd slurmrestd"); r.code != 0 {
 			return errors.New(r.String())
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -19,8 +20,9 @@ import (
 	"github.com/openpcs/openpcs/internal/slurm"
 )
 
-// The logs of the daemons beside slurmctld.
+// The logs of the daemons.
 const (
+	slurmctldLog  = "/var/log/slurm/slurmctld.log"
 	slurmdbdLog   = "/var/log/slurm/slurmdbd.log"
 	slurmrestdLog = "/var/log/slurm/slurmrestd.log"
 )
@@ -194,6 +196,10 @@ func (c *Controller) watchRoom(ctx context.Context) {
 		}
 	}
 }
+
+// ofRecords matches words on what is kept by slurmdbd. The canary has only what
+// slurmctld saved of that, minutes ago: a QOS made since is none to it.
+var ofRecords = regexp.MustCompile(`(?i)\bqos\b|(allow|deny)qos|account|association`)
 
 // firstWithAccounting reports whether slurmctld is to run with accounting and
 // never did: then it needs slurmdbd to start, which a canary cannot reach.

@@ -336,6 +336,9 @@ func (c *Controller) configure(ctx context.Context, conf Config) (refusal string
 		return "", ctx.Err()
 	case err != nil:
 		c.log.Warn("A configuration goes to slurmctld untried", "err", err)
+	case conf.Accounting != nil && ofRecords.MatchString(verdict.Refusal):
+		c.log.Info("The canary does not know what slurmdbd may: slurmctld is asked", "canary", verdict.Refusal)
+		verdict = Verdict{}
 	case verdict.Refusal != "":
 		return verdict.Refusal, nil
 	}
@@ -529,13 +532,14 @@ func (c *Controller) switchTo(ctx context.Context, how transition) (refusal stri
 		r := command(ctx, "scontrol", "reconfigure")
 		said := strings.TrimSpace(r.Stderr + r.Stdout)
 		if r.Code != 0 && said != "" && ctx.Err() == nil && !passing(said) {
-			return said, nil
+			// scontrol often has no words for it, and the log has.
+			return strings.TrimSuffix(said+" | "+lastErrors(slurmctldLog), " | "), nil
 		}
 		if r.Code != 0 {
 			return "", fmt.Errorf("reconfigure slurmctld: %s", said)
 		}
 	} else if r := command(ctx, "systemctl", "restart", "slurmctld"); r.Code != 0 {
-		if log := lastLines("/var/log/slurm/slurmctld.log", 5); strings.Contains(log, "fatal:") {
+		if log := lastLines(slurmctldLog, 5); strings.Contains(log, "fatal:") {
 			return log, nil
 		}
 		return "", fmt.Errorf("start slurmctld: %s", strings.TrimSpace(r.Stderr))
@@ -546,7 +550,7 @@ func (c *Controller) switchTo(ctx context.Context, how transition) (refusal stri
 			return "", nil
 		}
 		if time.Now().After(deadline) {
-			return "", fmt.Errorf("wait for slurmctld: no answer: %s", lastLines("/var/log/slurm/slurmctld.log", 5))
+			return "", fmt.Errorf("wait for slurmctld: no answer: %s", lastLines(slurmctldLog, 5))
 		}
 		if err := pause(ctx, 20*time.Millisecond); err != nil {
 			return "", err

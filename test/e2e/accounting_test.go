@@ -108,6 +108,25 @@ func TestAccounting(t *testing.T) {
 		r := c.user("sacctmgr --immediate add account forbidden")
 		must(t, r.code != 0, "a user added an account: %s", r)
 	})
+	t.Run("qos_of_a_queue", func(t *testing.T) {
+		// One that was made a moment ago counts, and one that nobody made is refused
+		// in Slurm's words.
+		succeed(t, c.login("sacctmgr", "--immediate", "add", "qos", "low"))
+		c.settings(t, "update-queue", "queue", "queue-1", `[{"parameterName":"AllowQos","parameterValue":"low,normal"}]`)
+		matches(t, "the partition", succeed(t, c.controller("scontrol show partition queue-1")).out, `AllowQos=(low,normal|normal,low)`)
+		aws(t, "pcs", "update-queue", "--cluster-identifier", c.id, "--queue-identifier", "queue-1",
+			"--slurm-configuration", `{"slurmCustomSettings":[{"parameterName":"AllowQos","parameterValue":"nosuch"}]}`)
+		eventually(t, createLimit, "the update fails", func() error {
+			status, err := c.has("queues", "queue-1")
+			if status != "UPDATE_FAILED" {
+				return errors.Join(err, errors.New("it is "+status))
+			}
+			return err
+		})
+		info := aws(t, "pcs", "get-queue", "--cluster-identifier", c.id, "--queue-identifier", "queue-1", "--query", "queue.errorInfo[0].message", "--output", "text")
+		matches(t, "errorInfo", info, `(?i)qos.*nosuch|nosuch.*qos`)
+		c.settings(t, "update-queue", "queue", "queue-1", `[]`)
+	})
 	t.Run("database_crashes", func(t *testing.T) {
 		succeed(t, c.controller("systemctl kill --kill-whom=main --signal=KILL mariadb"))
 		c.recorded(t, first, "COMPLETED")

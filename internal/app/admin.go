@@ -103,6 +103,8 @@ func (a *App) admin() error {
 	handle("GET /v1/logs", func(r *http.Request) (any, error) { return a.logs(r.Context(), r.URL.Query().Get("target")) })
 	handle("GET /v1/scaling", func(r *http.Request) (any, error) { return a.scalingLog(r.Context(), r.URL.Query()) })
 	handle("GET /v1/deliveries", func(*http.Request) (any, error) { return a.deliveries.Status(), nil })
+	handle("GET /v1/audit", func(r *http.Request) (any, error) { return a.audit(r.Context(), r.URL.Query()) })
+	handle("GET /v1/audit/verify", func(r *http.Request) (any, error) { return a.verify(r.Context(), r.URL.Query().Get("cluster")) })
 	handle("GET /v1/explain", func(r *http.Request) (any, error) {
 		q := r.URL.Query()
 		return a.explain(r.Context(), q.Get("kind"), q.Get("cluster"), q.Get("target"))

@@ -87,7 +87,7 @@ func newRoot(version string, out io.Writer) *cobra.Command {
 	root.AddCommand(
 		s.serveCommand(), s.upCommand(), s.downCommand(), s.statusCommand(), s.envCommand(), s.connectCommand(),
 		s.clustersCommand(), s.groupsCommand(), s.queuesCommand(), s.nodesCommand(), s.instancesCommand(),
-		s.logsCommand(), s.explainCommand(), s.imageCommand(), s.faultCommand(), s.versionCommand(), s.versionsCommand(), s.scriptsCommand(), s.doctorCommand(), s.deliveriesCommand(), s.agentCommand(),
+		s.logsCommand(), s.auditCommand(), s.explainCommand(), s.imageCommand(), s.faultCommand(), s.versionCommand(), s.versionsCommand(), s.scriptsCommand(), s.doctorCommand(), s.deliveriesCommand(), s.agentCommand(),
 	)
 	for _, c := range root.Commands() {
 		wrapArgs(c)

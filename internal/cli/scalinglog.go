@@ -32,17 +32,7 @@ func (f *scalingFlags) add(c *cobra.Command) {
 
 // from returns the time that --since means, zero for all.
 func (f *scalingFlags) from(now time.Time) (time.Time, error) {
-	if f.since == "" {
-		return time.Time{}, nil
-	}
-	if d, err := time.ParseDuration(f.since); err == nil && d >= 0 {
-		return now.Add(-d), nil
-	}
-	at, err := time.Parse(time.RFC3339, f.since)
-	if err != nil {
-		return at, usageError{fmt.Errorf("--since: %q is neither a duration, such as 90m, nor a time, such as 2026-11-30T16:00:00Z", f.since)}
-	}
-	return at, nil
+	return moment("since", f.since, now)
 }
 
 // scalingLog prints the scaling log of a cluster.

@@ -119,7 +119,7 @@ var all = []Condition{
 	},
 	{
 		LogsLost, "cluster", Warning,
-		"A part of a daemon's log was gone from the controller before it was read: openpcs was away while more was written than the controller keeps, or somebody removed or emptied the log.",
+		"A daemon's log does not go on where it was read to, so that what was written in between, if there was anything, is gone: the controller was replaced, or openpcs was away while more was written than the controller keeps, or somebody removed the log.",
 		"What was not read cannot be had any more. Leave the files in /var/log/slurm of the controller alone, which rotates them itself.",
 	},
 	{

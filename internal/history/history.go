@@ -195,7 +195,7 @@ var sentences = map[string]func(d detail) string{
 	},
 	"logs-kept": func(d detail) string { return "the log of " + d.text("log") + " is kept again" },
 	"logs-lost": func(d detail) string {
-		return "a part of the log of " + d.text("log") + " was gone before it was read (" + d.text("code") + ")"
+		return "the log of " + d.text("log") + " does not go on where it was read to: what was written in between, if there was anything, is gone (" + d.text("code") + ")"
 	},
 
 	"configured":  func(d detail) string { return "slurmctld runs with the configuration " + d.text("hash") },

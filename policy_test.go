@@ -144,6 +144,7 @@ func TestProgramsAreRunInFewPlaces(t *testing.T) {
 		"test/e2e",
 	}
 	tests := []string{
+		"internal/collect",  // a collector to kill
 		"internal/ec2",      // ssh-keygen reads a key pair
 		"internal/slurm",    // scontrol, where it is installed
 		"internal/store",    // a process to kill

@@ -33,7 +33,7 @@ const limit = time.Minute
 
 // site is a controller's folder of logs and a collector that reads it.
 type site struct {
-	t       *testing.T
+	t       testing.TB
 	logs    string // on the controller
 	dir     string // of the journals
 	store   *store.Store
@@ -66,12 +66,12 @@ func (f *folder) ReadAt(ctx context.Context, file tail.File, p []byte, offset in
 	return f.Dir.ReadAt(ctx, file, p, offset)
 }
 
-func newSite(t *testing.T, version string) *site {
+func newSite(t testing.TB, version string) *site {
 	t.Helper()
 	return newSiteAt(t, version, filepath.Join(t.TempDir(), "journals"))
 }
 
-func newSiteAt(t *testing.T, version, dir string) *site {
+func newSiteAt(t testing.TB, version, dir string) *site {
 	t.Helper()
 	s := &site{t: t, logs: t.TempDir(), dir: dir, version: version}
 	var err error
@@ -479,4 +479,21 @@ func TestDrainAndTheEndOfACluster(t *testing.T) {
 	s.stop()
 	s.start()
 	s.exact()
+}
+
+// From a file to the journals.
+func BenchmarkCollect(b *testing.B) {
+	s := newSite(b, "26.05")
+	s.storm(b.N - b.N%10 + 10)
+	b.ReportAllocs()
+	b.ResetTimer()
+	s.start()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for n := int64(0); n < int64(s.lines); <-tick.C {
+		n = 0
+		for _, j := range s.c.Journals(clusterID, "") {
+			n += j.Last()
+		}
+	}
 }

@@ -108,20 +108,26 @@ func (s *source) drained() <-chan struct{} {
 
 // run reads until ctx ends.
 func (s *source) run(ctx context.Context) {
-	fails := 0
-	for ctx.Err() == nil {
+	for fails := 1; ; fails++ {
+		began := time.Now()
 		err := s.read(ctx)
-		if err == nil || ctx.Err() != nil {
-			continue
+		if ctx.Err() != nil {
+			return
 		}
-		s.tail = nil // begin anew from what is in the journals
-		fails++
-		if fails == 5 { // a controller that restarts is no news
+		if time.Since(began) > time.Minute {
+			fails = 1
+		}
+		if fails == quietFails {
 			s.log.Warn("A log is not read at present", "err", err)
 		}
+		s.tail = nil // begin anew from what is in the journals
 		pause(ctx, min(100*time.Millisecond<<min(fails, 7), 10*time.Second))
 	}
 }
+
+// quietFails is how many times in a row a log could not be read before it is told
+// of: a controller that restarts is no news.
+const quietFails = 5
 
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
@@ -132,7 +138,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// read follows the file until something goes wrong.
+// read follows the file until something goes wrong, which it returns, or ctx ends.
 func (s *source) read(ctx context.Context) error {
 	if s.tail == nil {
 		if err := s.begin(ctx); err != nil {

@@ -69,7 +69,7 @@ fuzz: ## Run each fuzz test for FUZZTIME (10s)
 	done
 
 .PHONY: bench
-bench: ## Measure everything that has a budget (TOPICS: planning api fifty cold-start); JSON into bench/
+bench: ## Measure everything that has a budget (TOPICS: planning api logs fifty cold-start); JSON into bench/
 	$(MAKE) --no-print-directory host build
 	go build -o bin/openpcs-bench ./cmd/openpcs-bench
 	bin/openpcs-bench $(TOPICS)

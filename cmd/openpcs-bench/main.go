@@ -59,6 +59,7 @@ type topic struct {
 var topics = []topic{
 	{"planning", planning},
 	{"api", crowdTopic},
+	{"logs", logsTopic},
 	{"fifty", fifty},
 	{"cold-start", coldStart},
 }
@@ -123,7 +124,7 @@ func main() {
 	flag.StringVar(&b.binary, "openpcs", "bin/openpcs", "the binary to measure")
 	flag.StringVar(&b.out, "out", "bench", "folder for the figures")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "usage: openpcs-bench [flags] [planning] [api] [fifty] [cold-start]")
+		fmt.Fprintln(os.Stderr, "usage: openpcs-bench [flags] [planning] [api] [logs] [fifty] [cold-start]")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
@@ -131,6 +132,10 @@ func main() {
 	defer cancel()
 	if flag.Arg(0) == crowdCommand { // a process of its own, so that its memory can be measured
 		exitOn(serveCrowd(ctx, flag.Args()[1:]))
+		return
+	}
+	if flag.Arg(0) == pipeCommand {
+		exitOn(runPipe(ctx, flag.Args()[1:]))
 		return
 	}
 	for _, name := range flag.Args() {

@@ -25,6 +25,8 @@ func (s *shell) serveCommand() *cobra.Command {
 			"  OPENPCS_TLS_CERT, OPENPCS_TLS_KEY  the same with a certificate of yours (files)\n" +
 			"  OPENPCS_LIMITS   auto, on or off: how far processors and memory of instance types bind (auto)\n" +
 			"  OPENPCS_S3_ENDPOINT, OPENPCS_S3_REGION, OPENPCS_S3_CREDENTIALS  S3 elsewhere that has the buckets, see docs/s3.md\n" +
+			"  OPENPCS_DELIVERY_INTERVAL, OPENPCS_DELIVERY_KEEP  how often logs go to S3, and how long a record is tried (5m, 24h)\n" +
+			"  OPENPCS_LOGS_ENDPOINT, OPENPCS_FIREHOSE_ENDPOINT and ..._CREDENTIALS  CloudWatch Logs and Firehose elsewhere, see docs/logs.md\n" +
 			"  OPENPCS_FAULTS   on: faults may be asked for, see 'openpcs fault' (off)\n" +
 			"  OPENPCS_SITE     name that tells several control planes on one machine apart",
 		RunE: func(cmd *cobra.Command, _ []string) error {

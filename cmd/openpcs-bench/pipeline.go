@@ -85,13 +85,13 @@ func logsTopic(ctx context.Context, b *bench) error {
 	if err := benchPipeline(ctx, filepath.Join(dir, "ours"), &r.Pipeline); err != nil {
 		return err
 	}
-	b.row("log pipeline, lines/s on one core", strconv.Itoa(r.Pipeline.LinesPerSecond), "300000")
+	b.row("log pipeline, lines per second of one core", strconv.Itoa(r.Pipeline.PerCPUSecond), "300000")
 	if r.Version, err = benchRsyslog(ctx, filepath.Join(dir, "theirs"), &r.Rsyslog); err != nil {
 		return err
 	}
 	r.Ratio = math.Round(100*float64(r.Pipeline.PerCPUSecond)/float64(r.Rsyslog.PerCPUSecond)) / 100
-	b.row("the same by rsyslog and gzip", strconv.Itoa(r.Rsyslog.LinesPerSecond), "")
-	b.row("lines per processor second, ours to rsyslog's", fmt.Sprintf("%.2f", r.Ratio), "")
+	b.row("the same by rsyslog and gzip", strconv.Itoa(r.Rsyslog.PerCPUSecond), "")
+	b.row("the ratio of the two", fmt.Sprintf("%.2f", r.Ratio), "")
 	r.Storm.AuditPerSecond, r.Storm.OpsPerSecond = stormRate, stormOps
 	if r.Storm.OperationalLagMs, r.Storm.Written, err = benchStorm(ctx, filepath.Join(dir, "storm")); err != nil {
 		return err

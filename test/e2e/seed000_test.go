@@ -101,10 +101,15 @@ const seed000Policy = `{
 
 func (s *logSeed) policy(t *testing.T) {
 	t.Helper()
-	text := strings.NewReplacer("<audit-bucket-name>", seed000Box, "<account-id>", account).Replace(seed000Policy)
+	s.policyOf(t, seed000Box)
+}
+
+func (s *logSeed) policyOf(t *testing.T, bucket string) {
+	t.Helper()
+	text := strings.NewReplacer("<audit-bucket-name>", bucket, "<account-id>", account).Replace(seed000Policy)
 	file := filepath.Join(t.TempDir(), "policy.json")
 	must(t, os.WriteFile(file, []byte(text), 0o600) == nil, "write %s", file)
-	aws(t, "s3api", "put-bucket-policy", "--bucket", seed000Box, "--policy", "file://"+file)
+	aws(t, "s3api", "put-bucket-policy", "--bucket", bucket, "--policy", "file://"+file)
 }
 
 func (s *logSeed) bucket(t *testing.T) {
@@ -293,7 +298,16 @@ func (s *logSeed) policyGone(t *testing.T) {
 	})
 }
 
+// delete removes the cluster first: the rest of its log is still delivered.
 func (s *logSeed) delete(t *testing.T) {
+	succeed(t, runFor(2*time.Minute, siteEnv, binary(), "clusters", "delete", "--force", "--yes", s.id))
+	eventually(t, 30*time.Second, "the end of the log comes", func() error {
+		count := aws(t, "logs", "filter-log-events", "--log-group-name", s.group, "--filter-pattern", `"Terminate signal"`, "--query", "length(events)", "--output", "text")
+		if count == "0" {
+			return fmt.Errorf("slurmctld's last words are missing")
+		}
+		return nil
+	})
 	for _, id := range strings.Fields(aws(t, "logs", "describe-deliveries", "--query", "deliveries[].id", "--output", "text")) {
 		aws(t, "logs", "delete-delivery", "--id", id)
 	}
@@ -303,7 +317,6 @@ func (s *logSeed) delete(t *testing.T) {
 	}
 	aws(t, "s3", "rb", "--force", "s3://"+seed000Box)
 	aws(t, "logs", "delete-log-group", "--log-group-name", s.group)
-	succeed(t, runFor(2*time.Minute, siteEnv, binary(), "clusters", "delete", "--force", "--yes", s.id))
 }
 
 // TestL12_AuditBefore2511: before 25.11 audit records are in the scheduler log,

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/openpcs/openpcs/internal/collect"
+	"github.com/openpcs/openpcs/internal/fault"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/logs"
 	stored "github.com/openpcs/openpcs/internal/logs/events"
@@ -39,6 +40,7 @@ const linesEnv = "OPENPCS_PIPELINE_LINES"
 type pipeline struct {
 	Dir, Logs             string // folders of the state and of the controller's logs
 	Endpoint, Credentials string // of S3
+	CrashAt               string // the point at which it kills itself, see package fault
 }
 
 // onThisMachine is a controller whose logs are in a folder here.
@@ -57,6 +59,7 @@ func runPipeline() error {
 	if err != nil {
 		return err
 	}
+	st.SetSeam(fault.KillAt(p.CrashAt))
 	groups, err := logs.New(logs.Options{Store: st, Account: article.Account, Dir: p.Dir})
 	if err != nil {
 		return err
@@ -256,11 +259,17 @@ func TestKilled(t *testing.T) {
 	d := &slurmctld{dir: p.Logs}
 	began := time.Now()
 	round := func(n int) {
+		// Every other time it is when a destination has a batch, and the cursor does
+		// not.
+		fuse := time.Duration(50+rand.IntN(2500)) * time.Millisecond
+		if p.CrashAt = ""; n%2 == 1 && n < kills {
+			p.CrashAt, fuse = fmt.Sprintf("commit/delivery.keep/before#%d", 1+rand.IntN(6)), 4*time.Second
+		}
 		k, err := startPipeline(p)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n < kills {
+		if n < kills && p.CrashAt == "" {
 			mu.Lock()
 			running = k
 			mu.Unlock()
@@ -275,8 +284,8 @@ func TestKilled(t *testing.T) {
 		if n == kills {
 			part = lines - d.audit - d.ops
 		} else {
-			fuse := time.AfterFunc(time.Duration(50+rand.IntN(2500))*time.Millisecond, func() { _ = k.cmd.Process.Kill() })
-			defer fuse.Stop()
+			burning := time.AfterFunc(fuse, func() { _ = k.cmd.Process.Kill() })
+			defer burning.Stop()
 		}
 		for part > 0 {
 			some := min(part, 1+rand.IntN(lines/50))
@@ -358,4 +367,3 @@ func prepare(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 }
-

@@ -611,3 +611,30 @@ func (*slow) Send(req *http.Request, _ string, _ s3.Sender) (*http.Response, err
 	<-req.Context().Done()
 	return nil, errors.Join(errors.New("slow"), context.Cause(req.Context()))
 }
+
+// A path that is changed while nobody knows whether an object came does not
+// bring its records a second time.
+func TestChangedPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &shelf{}
+		b.behave(func(string) (int, string, bool) { return 500, "InternalError", true })
+		s := newSite(t, b)
+		j := s.journal(logs.SchedulerLogs, "slurmctld")
+		s.deliver("D1", logs.SchedulerLogs, logs.ToS3, "box")
+		s.start()
+		s.say(j, 1, 10)
+		settle(6 * time.Minute)
+		if len(b.keys()) != 1 {
+			t.Fatalf("the objects are %v", b.keys())
+		}
+		s.mu.Lock()
+		s.links[0].Suffix = "other/"
+		s.mu.Unlock()
+		settle(5 * time.Second)
+		b.behave(nil)
+		s.say(j, 11, 20)
+		settle(15 * time.Minute)
+		check(t, "in S3", b.numbers(t, ""), 1, 20)
+		check(t, "at the new path", b.numbers(t, "/other/"), 11, 20)
+	})
+}

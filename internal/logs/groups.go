@@ -279,6 +279,11 @@ type tagFilter struct {
 	Values []string `json:"values"`
 }
 
+type dataSource struct {
+	Name *string `json:"name"`
+	Type *string `json:"type"`
+}
+
 type listGroupsIn struct {
 	Pattern   *string  `json:"logGroupNamePattern"`
 	Class     *string  `json:"logGroupClass"`
@@ -287,9 +292,9 @@ type listGroupsIn struct {
 	NextToken *string  `json:"nextToken"`
 	Limit     *int32   `json:"limit"`
 	// What openpcs does not look at.
-	DataSources []any       `json:"dataSources"`
-	FieldNames  []string    `json:"fieldIndexNames"`
-	Tags        []tagFilter `json:"logGroupTags"`
+	DataSources []dataSource `json:"dataSources"`
+	FieldNames  []string     `json:"fieldIndexNames"`
+	Tags        []tagFilter  `json:"logGroupTags"`
 }
 
 type groupSummary struct {

@@ -267,6 +267,37 @@ func TestVerifyFindsWhatWasDone(t *testing.T) {
 	}
 }
 
+// Whoever writes a segment anew, with all hashes right, is found by the next one.
+func TestVerifyFindsASegmentWrittenAnew(t *testing.T) {
+	roots := []string{t.TempDir(), t.TempDir()}
+	var journals []*journal.Journal
+	for n, root := range roots {
+		j := open(t, root, journal.Options{SegmentBytes: 250}, journal.Anchor{})
+		journals = append(journals, j)
+		for range 5 {
+			entries := batch(int(j.Last()), 2)
+			if n == 1 && j.Last() == 4 {
+				entries[1].Text = []byte("forged\n")
+			}
+			if err := j.Append(nil, entries); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	files := segments(t, roots[0])
+	forged, err := os.ReadFile(segments(t, roots[1])[1])
+	if err != nil || !bytes.Contains(forged, []byte("forged")) {
+		t.Fatalf("%v: %q", err, forged)
+	}
+	if err := os.WriteFile(files[1], forged, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := journals[0].Verify(journals[0].Anchor())
+	if err != nil || len(r.Damage) != 1 || r.Damage[0].To < 6 || !strings.Contains(r.Damage[0].What, "not those that were written") {
+		t.Fatalf("%+v, %v", r.Damage, err)
+	}
+}
+
 func blockLength(b []byte) int { return int(b[4]) | int(b[5])<<8 }
 
 func remove(t *testing.T, path string) {

@@ -48,6 +48,7 @@ func TestL11_ByPositionNotByContent(t *testing.T) {
 		{stamp + "AUDIT_RPCS is on\n", "info", false},
 		{stamp + "AUDIT_RPCS: what is this\n", "info", false},
 		{stamp + "AUDIT_RPCS: [what is this\n", "info", false},
+		{stamp + "AUDIT_RPCS: what is [this] msg_type=y uid=0\n", "info", false},
 		{stamp + "sched: Allocate JobId=3 Name=AUDIT_RPCS: [x] msg_type=y uid=0\n", "info", false},
 		{stamp + "error: AUDIT_RPCS: [x] msg_type=y uid=0 client=[z] protocol=1\n", "error", false},
 		{"AUDIT_RPCS: [x] msg_type=y uid=0 client=[z] protocol=1\n", "info", true}, // no time at all

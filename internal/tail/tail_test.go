@@ -179,21 +179,39 @@ func TestL3_CopyAndTruncate(t *testing.T) {
 	for n := range 6 {
 		w.write(20)
 		if n%2 == 0 {
-			w.step(7)
+			w.drain()
 		}
+		w.write(20) // what nobody has read yet
 		w.copy()
 		if n == 3 {
 			w.restart() // between the two
 			w.step(3)
 		}
 		w.truncate()
-		w.write(50) // more than before: the size does not tell
+		w.write(200 * (n + 1)) // more than before: the size does not tell
 		if n%3 == 0 {
 			w.restart()
 		}
 		w.step(30)
 	}
 	w.finish()
+	// Behind in a rotated file while the log is copied: the copy is not read before
+	// the log, and the log again.
+	w.write(20)
+	w.step(3)
+	w.rename()
+	w.reopen()
+	w.write(20)
+	w.copy()
+	w.drain()
+	w.write(20)
+	w.truncate()
+	w.write(5)
+	w.lines -= 20 // written between the copy and the truncation: gone
+	w.drain()
+	if n := len(w.got); n != w.lines {
+		t.Errorf("got %d lines, want %d", n, w.lines)
+	}
 }
 
 // L5: what a rotated file is compressed to is not read again.
@@ -208,6 +226,14 @@ func TestL5_CompressedFiles(t *testing.T) {
 	w.check(os.Rename(w.path(name+".1"), w.path(name+".2.gz")))
 	w.write(10)
 	w.restart()
+	w.finish()
+	// One that is newer than the file that is read.
+	w.write(10)
+	w.step(4)
+	w.rename()
+	w.check(os.WriteFile(w.path(name+".9.gz"), []byte("no line\n"), 0o600))
+	w.reopen()
+	w.write(10)
 	w.finish()
 }
 
@@ -307,6 +333,35 @@ func TestWaitMissesNothing(t *testing.T) {
 	}
 	writer.Wait()
 	w.finish()
+}
+
+// late is a folder in which something is written right before a look.
+type late struct {
+	tail.Dir
+	before func()
+}
+
+func (l *late) Files(ctx context.Context, log string) ([]tail.File, error) {
+	if l.before != nil {
+		l.before()
+		l.before = nil
+	}
+	return l.Dir.Files(ctx, log)
+}
+
+// Between a read that finds the end and the look at the folder the log grows:
+// Wait would take that for known.
+func TestWhatComesBeforeTheLookIsRead(t *testing.T) {
+	w := newWorld(t)
+	w.write(5)
+	folder := &late{Dir: tail.Dir(w.dir)}
+	w.tail = tail.New(folder, name, nil)
+	w.step(10)
+	folder.before = func() { w.write(5) }
+	w.drain()
+	if len(w.got) != 10 {
+		t.Fatalf("got %d lines before waiting, want 10", len(w.got))
+	}
 }
 
 func BenchmarkTail(b *testing.B) {

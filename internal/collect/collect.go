@@ -250,10 +250,16 @@ func (c *Collector) open(key journal.Key) (*journal.Journal, error) {
 	return j, nil
 }
 
-func (c *Collector) get(key journal.Key) *journal.Journal {
+// find returns the journal of a key, nil if there never was one.
+func (c *Collector) find(key journal.Key) (*journal.Journal, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.journals[key]
+	j := c.journals[key]
+	_, known := c.noted[key]
+	c.mu.Unlock()
+	if j != nil || !known {
+		return j, nil
+	}
+	return c.open(key) // which did not work at the start
 }
 
 // run begins with the logs of clusters as they come, and ends with them.

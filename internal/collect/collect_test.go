@@ -357,6 +357,24 @@ func TestABlockThatOnlyOneJournalGot(t *testing.T) {
 	s.exact()
 }
 
+// A journal that cannot be opened at first is not begun anew.
+func TestAJournalThatCannotBeOpened(t *testing.T) {
+	s := newSite(t, "26.05")
+	s.storm(1_000)
+	s.start()
+	s.exact()
+	s.stop()
+	wrong := filepath.Join(s.dir, clusterID, collect.AuditLogs, "slurmctld", "00000000000000099999.seg")
+	s.check(os.Mkdir(wrong, 0o700))
+	s.storm(1_000)
+	s.start()
+	if n := len(s.c.Journals(clusterID, "")); n != 1 {
+		t.Fatalf("%d journals are open, want the other one alone", n)
+	}
+	s.check(os.Remove(wrong))
+	s.exact()
+}
+
 // L2: rotations while nobody read, across a restart.
 func TestL2_RotationsWhileStopped(t *testing.T) {
 	s := newSite(t, "26.05")

@@ -150,34 +150,44 @@ func (s *source) read(ctx context.Context) error {
 		waiting := s.waiting
 		s.waiting = nil
 		s.mu.Unlock()
-		for {
-			more, err := s.tail.Fill(ctx)
-			if err != nil {
-				return err
-			}
-			if s.tail.Lost() {
-				s.cutter.Inside = nil
-				s.tell(ctx, "logs-lost", map[string]any{"log": s.name, "code": condition.LogsLost})
-			}
-			progress := record.Growing
-			switch {
-			case s.tail.Final():
-				progress = record.Ended
-			case !more:
-				progress = record.Quiet
-			}
-			if err := s.take(ctx, progress); err != nil {
-				return err
-			}
-			if !more && (!s.tail.Final() || len(s.tail.Bytes()) == 0) {
-				break
-			}
+		if err := s.toEnd(ctx); err != nil {
+			s.mu.Lock()
+			s.waiting = append(waiting, s.waiting...)
+			s.mu.Unlock()
+			return err
 		}
 		for _, ch := range waiting {
 			close(ch)
 		}
 		if err := s.wait(ctx); err != nil {
 			return err
+		}
+	}
+}
+
+// toEnd reads what there is at present.
+func (s *source) toEnd(ctx context.Context) error {
+	for {
+		more, err := s.tail.Fill(ctx)
+		if err != nil {
+			return err
+		}
+		if s.tail.Lost() {
+			s.cutter.Inside = nil
+			s.tell(ctx, "logs-lost", map[string]any{"log": s.name, "code": condition.LogsLost})
+		}
+		progress := record.Growing
+		switch {
+		case s.tail.Final():
+			progress = record.Ended
+		case !more:
+			progress = record.Quiet
+		}
+		if err := s.take(ctx, progress); err != nil {
+			return err
+		}
+		if !more && (!s.tail.Final() || len(s.tail.Bytes()) == 0) {
+			return nil
 		}
 	}
 }
@@ -210,7 +220,12 @@ func (s *source) begin(ctx context.Context) error {
 	var from *place
 	for _, k := range []*sink{&s.plain, &s.audits} {
 		k.entries, k.pos = nil, 0
-		if k.journal = s.c.get(k.key); k.journal == nil {
+		// Where it ends must be known before anything is read.
+		var err error
+		if k.journal, err = s.c.find(k.key); err != nil {
+			return err
+		}
+		if k.journal == nil {
 			continue
 		}
 		doc := k.journal.Place()

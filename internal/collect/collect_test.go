@@ -345,16 +345,22 @@ func TestABlockThatOnlyOneJournalGot(t *testing.T) {
 	s.storm(2_000)
 	s.exact()
 	s.stop()
-	// The last block of the audit log did not come to the disk.
-	files, err := filepath.Glob(filepath.Join(s.dir, clusterID, collect.AuditLogs, "slurmctld", "*.seg"))
-	if err != nil || len(files) != 1 {
-		t.Fatal(files, err)
-	}
-	info, err := os.Stat(files[0])
-	s.check(err, os.Truncate(files[0], info.Size()-100))
+	s.cutAudit()
 	s.storm(1_000)
 	s.start()
 	s.exact()
+}
+
+// cutAudit takes the last block of the audit log away, as if it had not come to
+// the disk.
+func (s *site) cutAudit() {
+	s.t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.dir, clusterID, collect.AuditLogs, "slurmctld", "*.seg"))
+	if err != nil || len(files) != 1 {
+		s.t.Fatal(files, err)
+	}
+	info, err := os.Stat(files[0])
+	s.check(err, os.Truncate(files[0], info.Size()-100))
 }
 
 // A journal that cannot be opened at first is not begun anew.
@@ -363,7 +369,10 @@ func TestAJournalThatCannotBeOpened(t *testing.T) {
 	s.storm(1_000)
 	s.start()
 	s.exact()
+	s.storm(1_000)
+	s.exact()
 	s.stop()
+	s.cutAudit() // it is behind the other one
 	wrong := filepath.Join(s.dir, clusterID, collect.AuditLogs, "slurmctld", "00000000000000099999.seg")
 	s.check(os.Mkdir(wrong, 0o700))
 	s.storm(1_000)

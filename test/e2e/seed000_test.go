@@ -301,10 +301,26 @@ func (s *logSeed) policyGone(t *testing.T) {
 // delete removes the cluster first: the rest of its log is still delivered.
 func (s *logSeed) delete(t *testing.T) {
 	succeed(t, runFor(2*time.Minute, siteEnv, binary(), "clusters", "delete", "--force", "--yes", s.id))
-	eventually(t, 30*time.Second, "the end of the log comes", func() error {
-		count := aws(t, "logs", "filter-log-events", "--log-group-name", s.group, "--filter-pattern", `"Terminate signal"`, "--query", "length(events)", "--output", "text")
-		if count == "0" {
-			return fmt.Errorf("slurmctld's last words are missing")
+	eventually(t, time.Minute, "the rest of its logs is delivered", func() error {
+		type row struct {
+			ID, Cluster, Status string
+			Behind, Delivered   int
+		}
+		all, err := rows[row]("deliveries")
+		if err != nil {
+			return err
+		}
+		n := 0
+		for _, r := range all {
+			if r.Cluster != s.id {
+				continue
+			}
+			if n++; r.Behind != 0 || r.Delivered == 0 {
+				return fmt.Errorf("%+v", r)
+			}
+		}
+		if n != 2 {
+			return fmt.Errorf("the deliveries are %+v", all)
 		}
 		return nil
 	})

@@ -249,10 +249,37 @@ func TestBeforeThatTheyDoNot(t *testing.T) {
 		t.Errorf("there is an audit log")
 	}
 	// An upgrade in the middle of the log.
+	s.check(s.store.Update(t.Context(), func(tx *store.Tx) error {
+		cl, err := fleet.Clusters.Get(tx, clusterID)
+		cl.Version = "26.05"
+		return errors.Join(err, fleet.Clusters.Put(tx, cl))
+	}))
 	s.write(audit + begun("26.05.5") + audit + line)
 	s.entries(collect.AuditLogs, "slurmctld", 1)
 	if got := texts(s.entries(collect.SchedulerLogs, "slurmctld", 6)); strings.Count(got, "AUDIT_RPCS: [slurmctld") != 2 {
 		t.Errorf("got %q", got)
+	}
+}
+
+// Users have words in the log: the names of partitions that are not there, with
+// line ends. They must not get audit records out of the audit log, nor into the
+// names of objects.
+func TestANameIsNoRelease(t *testing.T) {
+	s := newSite(t, "26.05")
+	s.write(begun("26.05.5"))
+	names := []string{
+		stamp + "_get_job_parts: invalid partition specified: x] slurmctld version 24.11.9 started y\n",
+		begun("24.11.9"), begun("26.05.x"), begun("26.05.../../.."),
+	}
+	for _, name := range names {
+		s.write(name + audit)
+	}
+	s.start()
+	entries := append(s.entries(collect.AuditLogs, "slurmctld", len(names)), s.entries(collect.SchedulerLogs, "slurmctld", 1+len(names))...)
+	for _, e := range entries {
+		if e.Release != "26.05.5" {
+			t.Errorf("%q has release %s", e.Text, e.Release)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -279,7 +280,7 @@ func (s *source) start(from *place) {
 func (s *source) take(ctx context.Context, p record.Progress) error {
 	for {
 		if s.release == "" && len(s.tail.Bytes()) > 0 {
-			s.release = s.firstRelease(s.tail.Bytes())
+			s.release = s.firstRelease(ctx, s.tail.Bytes())
 			s.c.setRelease(s.cluster.ID, s.name, s.release)
 		}
 		before := s.place(0)
@@ -330,7 +331,7 @@ func (s *source) cut(ctx context.Context, p record.Progress) (n int) {
 		default:
 			r.Time = s.last
 		}
-		release := s.started(r.Text)
+		release := s.started(ctx, r.Text)
 		to := &s.plain
 		if r.Audit && s.splits() {
 			to = &s.audits
@@ -442,31 +443,51 @@ func (s *source) tell(ctx context.Context, kind string, detail map[string]any) {
 	}
 }
 
-// versionMark is in what a daemon writes when it starts: "slurmctld version
-// 26.05.5 started on cluster demo".
-var versionMark = []byte(" version ")
+// started returns the release that a record says was started, or "": right behind
+// the time it has "slurmctld version 26.05.5 started on cluster demo". Users have
+// words of theirs in other records, so that the place counts, and that it is the
+// version that the cluster has.
+func (s *source) started(ctx context.Context, text []byte) string {
+	if len(text) > 300 || len(text) == 0 || text[0] != '[' {
+		return ""
+	}
+	_, rest, _ := bytes.Cut(text, []byte("] "))
+	rest, ok := bytes.CutPrefix(rest, []byte(s.name+" version "))
+	release, rest, _ := bytes.Cut(rest, []byte(" "))
+	if !ok || !bytes.HasPrefix(rest, []byte("started")) || !releaseForm.Match(release) {
+		return ""
+	}
+	if version := s.version(ctx); !bytes.HasPrefix(release, []byte(version+".")) {
+		s.log.Warn("A daemon says that it is of another version than its cluster", "says", string(release), "cluster", version)
+		return ""
+	}
+	return string(release)
+}
 
-// started returns the release that a record says was started, or "".
-func (s *source) started(text []byte) string {
-	if len(text) > 300 {
-		return ""
+// releaseForm is that of a release; objects and streams are named by it.
+var releaseForm = regexp.MustCompile(`^\d{2}\.\d{2}\.\d{1,3}$`)
+
+// version is that of the cluster at present.
+func (s *source) version(ctx context.Context) string {
+	cl := s.cluster
+	err := s.c.Store.View(ctx, func(tx *store.Tx) error {
+		now, err := fleet.Clusters.Get(tx, cl.ID)
+		if err == nil {
+			cl = now
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, store.ErrNotFound) && ctx.Err() == nil {
+		s.log.Warn("The version of a cluster is not known", "err", err)
 	}
-	i := bytes.Index(text, versionMark)
-	if i < 0 || !bytes.HasSuffix(text[:i], []byte("] "+s.name)) {
-		return ""
-	}
-	version, rest, _ := bytes.Cut(text[i+len(versionMark):], []byte(" "))
-	if !bytes.HasPrefix(rest, []byte("started")) || strings.Count(string(version), ".") != 2 {
-		return ""
-	}
-	return string(version)
+	return cl.Version
 }
 
 // firstRelease is the release of a log whose beginning is at hand: a daemon says
 // it some lines after its start.
-func (s *source) firstRelease(buf []byte) string {
+func (s *source) firstRelease(ctx context.Context, buf []byte) string {
 	for line := range bytes.Lines(buf) {
-		if release := s.started(line); release != "" {
+		if release := s.started(ctx, line); release != "" {
 			return release
 		}
 	}

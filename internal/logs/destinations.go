@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -42,6 +43,12 @@ type putDestinationOut struct {
 	Destination destinationOut `json:"deliveryDestination"`
 }
 
+// The names that buckets and streams of Firehose can have (their API references).
+var (
+	bucketName = regexp.MustCompile(`^[a-z0-9](?:\.?[a-z0-9-]){2,62}$`)
+	hoseName   = regexp.MustCompile(`^[\w.-]{1,64}$`)
+)
+
 // destinationType derives the type of a destination from its ARN, which must be
 // one that can be delivered to from here.
 func destinationType(r *awsapi.Request, resource string) (string, error) {
@@ -49,7 +56,7 @@ func destinationType(r *awsapi.Request, resource string) (string, error) {
 	name, isGroup := strings.CutPrefix(strings.TrimSuffix(a.resource, ":*"), "log-group:")
 	stream, isStream := strings.CutPrefix(a.resource, "deliverystream/")
 	switch {
-	case ok && a.service == "s3" && a.region == "" && a.account == "" && !strings.ContainsAny(a.resource, ":/"):
+	case ok && a.service == "s3" && a.region == "" && a.account == "" && bucketName.MatchString(a.resource):
 		return ToS3, nil
 	case ok && a.service == "s3" && strings.Contains(a.resource, "/"):
 		return "", fmt.Errorf("%s has a path: name the bucket alone, and say the path with s3DeliveryConfiguration.suffixPath of the delivery", quote(resource))
@@ -58,7 +65,7 @@ func destinationType(r *awsapi.Request, resource string) (string, error) {
 			return "", fmt.Errorf("the log group must be in the account and region of the call, %s and %s", r.Account, r.Region)
 		}
 		return ToLogs, nil
-	case ok && a.service == "firehose" && isStream && stream != "":
+	case ok && a.service == "firehose" && isStream && hoseName.MatchString(stream):
 		if !a.here(r) {
 			return "", fmt.Errorf("the stream of Firehose must be in the account and region of the call, %s and %s", r.Account, r.Region)
 		}

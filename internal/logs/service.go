@@ -2,6 +2,7 @@ package logs
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/openpcs/openpcs/internal/awsapi"
@@ -15,23 +16,23 @@ func (s *Logs) Service() awsapi.Service {
 	return awsapi.Service{
 		Name: "logs", Protocol: awsapi.JSON11, Target: "Logs_20140328", MaxBody: maxBody, Fault: fault,
 		Operations: []awsapi.Operation{
-			op("PutDeliverySource", false, s.putSource),
-			op("GetDeliverySource", true, s.getSource),
-			op("DescribeDeliverySources", true, s.describeSources),
-			op("DeleteDeliverySource", false, s.deleteSource),
-			op("PutDeliveryDestination", false, s.putDestination),
-			op("GetDeliveryDestination", true, s.getDestination),
-			op("DescribeDeliveryDestinations", true, s.describeDestinations),
-			op("DeleteDeliveryDestination", false, s.deleteDestination),
-			op("PutDeliveryDestinationPolicy", false, s.putPolicy),
-			op("GetDeliveryDestinationPolicy", true, s.getPolicy),
-			op("DeleteDeliveryDestinationPolicy", false, s.deletePolicy),
-			op("CreateDelivery", false, s.createDelivery),
-			op("GetDelivery", true, s.getDelivery),
-			op("DescribeDeliveries", true, s.describeDeliveries),
-			op("UpdateDeliveryConfiguration", false, s.updateDelivery),
-			op("DeleteDelivery", false, s.deleteDelivery),
-			op("DescribeConfigurationTemplates", true, s.describeTemplates),
+			vended("PutDeliverySource", false, s.putSource),
+			vended("GetDeliverySource", true, s.getSource),
+			vended("DescribeDeliverySources", true, s.describeSources),
+			vended("DeleteDeliverySource", false, s.deleteSource),
+			vended("PutDeliveryDestination", false, s.putDestination),
+			vended("GetDeliveryDestination", true, s.getDestination),
+			vended("DescribeDeliveryDestinations", true, s.describeDestinations),
+			vended("DeleteDeliveryDestination", false, s.deleteDestination),
+			vended("PutDeliveryDestinationPolicy", false, s.putPolicy),
+			vended("GetDeliveryDestinationPolicy", true, s.getPolicy),
+			vended("DeleteDeliveryDestinationPolicy", false, s.deletePolicy),
+			vended("CreateDelivery", false, s.createDelivery),
+			vended("GetDelivery", true, s.getDelivery),
+			vended("DescribeDeliveries", true, s.describeDeliveries),
+			vended("UpdateDeliveryConfiguration", false, s.updateDelivery),
+			vended("DeleteDelivery", false, s.deleteDelivery),
+			vended("DescribeConfigurationTemplates", true, s.describeTemplates),
 
 			op("CreateLogGroup", false, s.createGroup),
 			op("DeleteLogGroup", false, s.deleteGroup),
@@ -60,6 +61,25 @@ func (s *Logs) Service() awsapi.Service {
 
 func op[I, O any](name string, readOnly bool, f func(context.Context, *awsapi.Request, *I) (*O, error)) awsapi.Operation {
 	return awsapi.StrictJSON(name, "logs:"+name, readOnly, f)
+}
+
+// vended is an operation on deliveries, whose model has ValidationException where
+// that of log groups has InvalidParameterException.
+func vended[I, O any](name string, readOnly bool, f func(context.Context, *awsapi.Request, *I) (*O, error)) awsapi.Operation {
+	o := op(name, readOnly, f)
+	handle := o.Handle
+	o.Handle = func(ctx context.Context, r *awsapi.Request) (any, error) {
+		out, err := handle(ctx, r)
+		var found *awsapi.Fault
+		if errors.As(err, &found) {
+			if e := fault(found); e != nil && e.Code == parameter {
+				e.Code = validation
+				return nil, e
+			}
+		}
+		return out, err
+	}
+	return o
 }
 
 // fault gives the front door's findings the form of CloudWatch Logs.

@@ -476,6 +476,36 @@ func TestTooFarBehind(t *testing.T) {
 	})
 }
 
+// A machine that was off for longer than records are tried has not tried them: one
+// failure after it comes back, as the network is not up yet, loses nothing.
+func TestOffForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &shelf{}
+		s := newSite(t, b)
+		j := s.journal(logs.SchedulerLogs, "slurmctld")
+		s.deliver("D1", logs.SchedulerLogs, logs.ToS3, "box")
+		s.start()
+		settle(5 * time.Second)
+		s.say(j, 1, 10)
+		settle(5 * time.Second)
+		s.runner.Stop()
+		settle(72 * time.Hour)
+		failures := 2
+		b.behave(func(string) (int, string, bool) {
+			if failures--; failures >= 0 {
+				return 503, "SlowDown", false
+			}
+			return 0, "", true
+		})
+		s.start()
+		settle(10 * time.Minute)
+		check(t, "in S3", b.numbers(t, ""), 1, 10)
+		if st := s.status("D1"); st.Dropped != 0 {
+			t.Errorf("%d records were dropped", st.Dropped)
+		}
+	})
+}
+
 // What the journal no longer keeps is counted as lost.
 func TestTrimmedJournal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -425,11 +425,12 @@ func (w *worker) lost(n int64) {
 	w.runner.o.Logger.Warn("A delivery lost records", "delivery", w.link.ID, "log", w.feed.Name(), "records", n)
 }
 
-// drop passes over what is older than records are tried. It returns whether the
-// batch was given up for that, and false when the worker was ended.
+// drop passes over what is older than records are tried, once that was tried for
+// so long: what is old because nothing ran meanwhile was not. It returns whether
+// the batch was given up for that, and false when the worker was ended.
 func (w *worker) drop() (dropped, ok bool) {
 	limit := time.Now().Add(-w.runner.o.Keep).UnixMilli()
-	if w.began.Time >= limit {
+	if w.began.Time >= limit || time.Since(w.trouble.Since) < w.runner.o.Keep {
 		return false, true
 	}
 	place, err := search(w.feed, limit)

@@ -517,6 +517,47 @@ func TestWhatIsGoneIsSaid(t *testing.T) {
 	s.entries(collect.AuditLogs, "slurmctld", 180)
 }
 
+// A line without a time came after the record before it was kept. When that comes
+// again, as the audit log is behind, it is still the record that it was.
+func TestRecordsEndWhereTheyEnded(t *testing.T) {
+	s := newSite(t, "26.05")
+	s.write(begun("26.05.5") + audit)
+	s.start()
+	s.entries(collect.AuditLogs, "slurmctld", 1)
+	s.write(stamp + "a message\n")
+	s.entries(collect.SchedulerLogs, "slurmctld", 2)
+	s.stop()
+	s.write("what a library wrote\n" + audit)
+	s.start()
+	s.entries(collect.AuditLogs, "slurmctld", 2)
+	if got := texts(s.entries(collect.SchedulerLogs, "slurmctld", 3)); got != begun("26.05.5")+stamp+"a message\n"+"what a library wrote\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// A journal that cannot be opened at the start can be later, and gets each record
+// once.
+func TestJournalThatOpensLate(t *testing.T) {
+	s := newSite(t, "26.05")
+	s.write(begun("26.05.5") + audit)
+	s.start()
+	s.entries(collect.AuditLogs, "slurmctld", 1)
+	s.write(audit + audit)
+	s.entries(collect.AuditLogs, "slurmctld", 3)
+	s.stop()
+	segment := filepath.Join(s.dir, clusterID, collect.AuditLogs, "slurmctld", fmt.Sprintf("%020d.seg", 1))
+	s.check(os.Rename(segment, segment+".away"), os.Mkdir(segment, 0o700))
+	s.start()
+	s.write(audit)
+	s.event("logs-not-kept")
+	s.check(os.Remove(segment), os.Rename(segment+".away", segment))
+	s.entries(collect.AuditLogs, "slurmctld", 4)
+	s.c.Drain(t.Context(), clusterID)
+	if got := s.c.Journals(clusterID, collect.AuditLogs)[0].Last(); got != 4 {
+		t.Errorf("there are %d audit records, want 4", got)
+	}
+}
+
 // What a daemon wrote until now is in the journal when Drain returns, and the
 // journals outlive the cluster.
 func TestDrainAndTheEndOfACluster(t *testing.T) {

@@ -66,8 +66,9 @@ type source struct {
 	cutter  record.Cutter
 	pos     int64
 	release string
-	last    int64 // time of the newest record
-	plain   sink  // the scheduler log, or completed jobs
+	last    int64  // time of the newest record
+	ahead   *place // of the journal that is ahead, until reading is there
+	plain   sink   // the scheduler log, or completed jobs
 	audits  sink
 	full    bool // that a journal cannot be written to is recorded
 
@@ -221,9 +222,10 @@ func (s *source) begin(ctx context.Context) error {
 	var from *place
 	for _, k := range []*sink{&s.plain, &s.audits} {
 		k.entries, k.pos = nil, 0
-		// Where it ends must be known before anything is read.
 		var err error
 		if k.journal, err = s.c.find(k.key); err != nil {
+			// What it has is not known, and would be in it twice or not at all.
+			s.notKept(ctx, err)
 			return err
 		}
 		if k.journal == nil {
@@ -258,15 +260,20 @@ func (s *source) begin(ctx context.Context) error {
 	// If what is between them is gone, what is left of the log follows the one
 	// that is ahead.
 	found, err := s.tail.Find(ctx)
-	if err == nil && !found {
+	switch {
+	case err != nil:
+		return err
+	case found:
+		s.ahead = &ahead
+	default:
 		s.tell(ctx, "logs-lost", map[string]any{"log": s.name, "code": condition.LogsLost})
 		s.start(&ahead)
 	}
-	return err
+	return nil
 }
 
 func (s *source) start(from *place) {
-	s.cutter, s.pos = record.Cutter{}, 0
+	s.cutter, s.pos, s.ahead = record.Cutter{}, 0, nil
 	if from == nil {
 		s.tail = tail.New(s.controller, s.file, nil)
 		return
@@ -298,6 +305,15 @@ func (s *source) take(ctx context.Context, p record.Progress) error {
 // ends where the release changes: what is behind may go elsewhere.
 func (s *source) cut(ctx context.Context, p record.Progress) (n int) {
 	buf := s.tail.Bytes()
+	if s.ahead != nil {
+		// A record ended where the journal that is ahead does, even if lines that
+		// came later look as if they went on with it.
+		if left := s.ahead.Pos - s.pos; left <= 0 {
+			s.cutter.Inside, s.ahead = s.ahead.Inside, nil
+		} else if left <= int64(len(buf)) {
+			buf, p = buf[:left], record.Ended
+		}
+	}
 	s.plain.entries, s.audits.entries = s.plain.entries[:0], s.audits.entries[:0]
 	now := time.Now().UnixMilli()
 	size := 0
@@ -414,11 +430,7 @@ func (s *source) append(ctx context.Context, k *sink, at place) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !s.full {
-			s.full = true
-			s.log.Error("Log records cannot be kept, and are left on the controller meanwhile", "err", err)
-			s.tell(ctx, "logs-not-kept", map[string]any{"log": s.name, "error": err.Error(), "code": condition.LogsNotKept})
-		}
+		s.notKept(ctx, err)
 		pause(ctx, min(250*time.Millisecond<<min(fails, 6), 10*time.Second))
 	}
 	if s.full {
@@ -427,6 +439,16 @@ func (s *source) append(ctx context.Context, k *sink, at place) error {
 	}
 	k.pos = at.Pos
 	return nil
+}
+
+// notKept tells, once, that a journal cannot be written to.
+func (s *source) notKept(ctx context.Context, err error) {
+	if s.full {
+		return
+	}
+	s.full = true
+	s.log.Error("Log records cannot be kept, and are left on the controller meanwhile", "err", err)
+	s.tell(ctx, "logs-not-kept", map[string]any{"log": s.name, "error": err.Error(), "code": condition.LogsNotKept})
 }
 
 // tell writes an event of the cluster; what cannot be told now, as the disk is

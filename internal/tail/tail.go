@@ -216,7 +216,7 @@ func (t *Tail) newer(ctx context.Context) (bool, error) {
 	at := slices.IndexFunc(all, func(f File) bool { return f.Inode == t.file.Inode })
 	switch {
 	case at < 0:
-		return live.Size > 0 && !live.ModTime.Before(t.file.ModTime), nil
+		return live.Size > 0 && t.follows(live), nil
 	case at == len(all)-1:
 		return false, nil
 	default:
@@ -257,8 +257,10 @@ func (t *Tail) truncated(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	there := false
 	for _, f := range all {
 		if f.Inode == place.Inode {
+			there = true
 			continue
 		}
 		found, err := t.isAt(ctx, f, place)
@@ -273,7 +275,9 @@ func (t *Tail) truncated(ctx context.Context) error {
 	}
 	// A log that is emptied by hand leaves no copy; what was not read is gone.
 	t.lost = t.lost || size > t.end()
-	t.final, t.anew = true, true
+	// Where no file of the log has the inode, the file was removed, and another log
+	// has its inode by now.
+	t.final, t.anew = true, there
 	return nil
 }
 
@@ -294,12 +298,18 @@ func (t *Tail) next(ctx context.Context) (bool, error) {
 	}
 	at := slices.IndexFunc(all, func(f File) bool { return f.Inode == t.file.Inode })
 	for k, f := range all {
-		if at >= 0 && k <= at || at < 0 && f.ModTime.Before(t.file.ModTime) {
+		if at >= 0 && k <= at || at < 0 && !t.follows(f) {
 			continue
 		}
 		return t.first(ctx, all[k:])
 	}
 	return false, nil
+}
+
+// follows says whether a file is a later one than that which is read, and is gone:
+// the one that is written to is, whatever the clock says.
+func (t *Tail) follows(f File) bool {
+	return f.Name == t.name || !f.ModTime.Before(t.file.ModTime)
 }
 
 // first begins the first of the files that is not a copy of the newest one: that

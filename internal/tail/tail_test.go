@@ -293,6 +293,33 @@ func TestWhateverHappensEachLineIsReadOnce(t *testing.T) {
 // seen says that the reader is not at the beginning of the log: what is written
 // there, copied and truncated before it looks again is not known to be new. That
 // is the bound of copying and truncating.
+// A file that was removed while it was read leaves its inode to another log.
+func TestInodeOfAnotherLog(t *testing.T) {
+	w := newWorld(t)
+	w.write(5)
+	w.drain()
+	w.check(os.Rename(w.path(name), w.path("slurmdbd.log")), os.WriteFile(w.path("slurmdbd.log"), bytes.Repeat([]byte("another log\n"), 100), 0o600))
+	w.reopen()
+	w.write(5)
+	w.finish()
+}
+
+// The clock went back, and the file that was read is gone.
+func TestClockGoesBack(t *testing.T) {
+	w := newWorld(t)
+	w.write(5)
+	w.drain()
+	w.check(os.Rename(w.path(name), w.path("away"))) // so that the inode is not free
+	w.reopen()
+	w.write(5)
+	yesterday := time.Now().Add(-24 * time.Hour)
+	w.check(os.Chtimes(w.path(name), yesterday, yesterday), os.Rename(w.path("away"), filepath.Join(t.TempDir(), "away")))
+	w.drain()
+	if len(w.got) != 10 {
+		t.Errorf("got %d lines of 10", len(w.got))
+	}
+}
+
 func (w *world) seen() bool {
 	var st unix.Stat_t
 	w.check(unix.Stat(w.path(name), &st))

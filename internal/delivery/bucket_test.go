@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -240,6 +241,35 @@ func TestPermissions(t *testing.T) {
 	if st := s.status("D1"); st.Dropped != 0 || st.Refused != 0 {
 		t.Errorf("the status is %+v", st)
 	}
+}
+
+// deaf is S3 that takes requests and never answers.
+type deaf struct{}
+
+func (deaf) Send(req *http.Request, _ string, _ s3.Sender) (*http.Response, error) {
+	<-req.Context().Done()
+	return nil, req.Context().Err()
+}
+
+// create-delivery answers before clients give up, also for S3 that never does.
+func TestProbeOfAHangingDestination(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		d := &Destinations{Account: article.Account, Buckets: deaf{}}
+		err := d.Probe(ctx, logs.Link{
+			Delivery:    logs.Delivery{ID: "D1", Region: testRegion},
+			Source:      logs.Source{LogType: logs.SchedulerLogs},
+			Destination: logs.Destination{Type: logs.ToS3, ResourceARN: "arn:aws:s3:::box"},
+		})
+		var answer *awsapi.Error
+		if !errors.As(err, &answer) || answer.Code != "ServiceUnavailableException" {
+			t.Errorf("got %v", err)
+		}
+		if ctx.Err() != nil {
+			t.Error("the caller gave up before")
+		}
+	})
 }
 
 // flaky is a way to S3 on which requests get lost, and answers.

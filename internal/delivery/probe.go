@@ -15,9 +15,16 @@ import (
 // probeNames is a log name of each type, for a path as records will have it.
 var probeNames = map[string]string{logs.SchedulerLogs: "slurmctld", logs.SchedulerAuditLogs: "slurmctld", logs.JobCompletionLogs: "jobcomp", logs.ScalingLogs: "node_lifecycle"}
 
+// probeWithin is how long a destination may take, so that the caller gets an answer
+// before a client gives up waiting, which the aws CLI does after a minute, and asks
+// again.
+const probeWithin = 20 * time.Second
+
 // Probe finds out whether a new delivery can write to its destination, and
 // writes nothing. Its error is what create-delivery answers.
 func (d *Destinations) Probe(ctx context.Context, link logs.Link) error {
+	ctx, cancel := context.WithTimeout(ctx, probeWithin)
+	defer cancel()
 	l := NewLink(link, d.Account)
 	var err error
 	switch {

@@ -72,7 +72,7 @@ type Anchor struct {
 
 // Options bound a journal.
 type Options struct {
-	SegmentBytes int64         // a segment that is larger gets no further block; 0: 16 MiB
+	SegmentBytes int64         // a segment that is larger gets no further block; 0: 16 MiB, or a quarter of MaxBytes
 	MaxBytes     int64         // of all segments; the oldest go; 0: no bound
 	MaxAge       time.Duration // of a segment's newest entry, as it was written; 0: no bound
 }
@@ -121,6 +121,10 @@ type Journal struct {
 func Open(root string, key Key, opts Options, anchor Anchor) (*Journal, error) {
 	if opts.SegmentBytes == 0 {
 		opts.SegmentBytes = defaultSegment
+		if opts.MaxBytes > 0 {
+			// The one that is written to is never trimmed, and must not be more than all.
+			opts.SegmentBytes = min(defaultSegment, opts.MaxBytes/4)
+		}
 	}
 	j := &Journal{key: key, dir: key.Dir(root), opts: opts, changed: make(chan struct{})}
 	if err := j.open(anchor); err != nil {

@@ -396,3 +396,25 @@ func BenchmarkRead(b *testing.B) {
 		}
 	}
 }
+
+// A bound that is smaller than segments usually are is kept too.
+func TestSmallBound(t *testing.T) {
+	const most = 64 << 10
+	j, err := journal.Open(t.TempDir(), journal.Key{Cluster: "c", LogType: "t", LogName: "n"}, journal.Options{MaxBytes: most}, journal.Anchor{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	text := bytes.Repeat([]byte("x"), 1000)
+	for range 200 {
+		if err := j.Append(nil, []journal.Entry{{Text: text}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.Trim(time.Now(), func(journal.Anchor) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got := j.Bytes(); got > most || got < most/2 {
+		t.Errorf("it takes %d bytes, at most %d are allowed", got, most)
+	}
+}

@@ -30,6 +30,9 @@ var agentTransport = &http.Transport{MaxIdleConnsPerHost: 8, IdleConnTimeout: ti
 // askLimit bounds one question to an agent, beyond what it may wait by itself.
 const askLimit = time.Minute
 
+// maxAnswer bounds an answer: a read is less, and so are the names of all users.
+const maxAnswer = 16 << 20
+
 func newAgent(cl fleet.Cluster) *controllerAgent {
 	return &controllerAgent{
 		base: fmt.Sprintf("http://%s:%d", cl.ControllerAddress, agent.ControllerPort), token: cl.ControllerToken,
@@ -104,7 +107,7 @@ func (a *controllerAgent) ask(ctx context.Context, method, path string, in any, 
 		}
 		return err
 	}
-	if err := take(resp.Body); err != nil {
+	if err := take(io.LimitReader(resp.Body, maxAnswer)); err != nil {
 		return fmt.Errorf("read what the controller's agent says of its logs: %w", err)
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<10)) // so that the connection is used again

@@ -476,6 +476,46 @@ func TestTooFarBehind(t *testing.T) {
 	})
 }
 
+// A log that never rests is delivered as soon as one that does.
+func TestLogThatNeverRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, &shelf{})
+		j := s.journal(logs.SchedulerLogs, "slurmctld")
+		s.deliver("D1", logs.SchedulerLogs, logs.ToLogs, testGroup)
+		s.start()
+		for n := range 50 { // five seconds
+			s.say(j, n+1, n+1)
+			settle(100 * time.Millisecond)
+		}
+		if got := len(s.inGroup(testGroup)); got < 35 {
+			t.Errorf("%d of 50 lines in five seconds were delivered", got)
+		}
+	})
+}
+
+// A record from a clock that is ahead, or with a time that somebody made up, holds
+// up none of those behind it.
+func TestRecordOfTheFuture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &shelf{}
+		s := newSite(t, b)
+		j := s.journal(logs.SchedulerLogs, "slurmctld")
+		s.deliver("D1", logs.SchedulerLogs, logs.ToS3, "box")
+		s.start()
+		ahead := time.Now().AddDate(1, 0, 0)
+		if err := j.Append(nil, []journal.Entry{{Time: ahead.UnixMilli(), Level: "info", Release: "26.05.5", Text: []byte("line 1\n")}}); err != nil {
+			t.Fatal(err)
+		}
+		for n := 2; n < 302; n++ { // ten minutes
+			s.say(j, n, n)
+			settle(2 * time.Second)
+		}
+		if got := b.numbers(t, ""); len(got) < 140 {
+			t.Errorf("%d of 300 lines in ten minutes were delivered", len(got))
+		}
+	})
+}
+
 // A machine that was off for longer than records are tried has not tried them: one
 // failure after it comes back, as the network is not up yet, loses nothing.
 func TestOffForLong(t *testing.T) {

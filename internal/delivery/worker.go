@@ -42,7 +42,7 @@ type outlet interface {
 	send(ctx context.Context, again bool) error
 	// reset begins a batch, one that was begun before if b is not nil.
 	reset(b *Batch)
-	// due is when a batch that begins with a record is sent, full or not.
+	// due is when a batch that begins now with a record is sent, full or not.
 	due(first journal.Entry, now time.Time) time.Time
 	// durable says that how far a batch reaches is kept before it is sent.
 	durable() bool
@@ -88,6 +88,7 @@ type worker struct {
 	// What follows is the worker's own.
 	pos   int64         // of the last record that is in the batch, or was passed over
 	began journal.Entry // the first record of the batch, without its text
+	due   time.Time     // when the batch is sent, full or not, as it was when it began
 	again bool          // the batch may be at its destination
 	pause time.Duration // the next one after a failure
 
@@ -145,19 +146,15 @@ func (w *worker) run() {
 			}
 			continue
 		}
-		if !full {
-			timer := time.NewTimer(time.Until(w.out.due(w.began, time.Now())))
+		if rest := time.Until(w.due); !full && rest > 0 {
+			timer := time.NewTimer(rest)
 			select {
 			case <-changed:
 				timer.Stop()
-				select {
-				case <-timer.C:
-				default:
-					if !w.linger() {
-						return
-					}
-					continue
+				if !w.linger() {
+					return
 				}
+				continue
 			case <-timer.C:
 			case <-w.ctx.Done():
 				timer.Stop()
@@ -174,7 +171,7 @@ func (w *worker) run() {
 const lingerFor = 50 * time.Millisecond
 
 func (w *worker) linger() bool {
-	return w.wait(min(lingerFor, max(0, time.Until(w.out.due(w.began, time.Now())))))
+	return w.wait(min(lingerFor, max(0, time.Until(w.due))))
 }
 
 // wait returns whether the time passed before the worker was ended.
@@ -271,6 +268,7 @@ func (w *worker) fill() (full bool, err error) {
 				return false, err
 			case w.out.count() == 1:
 				w.began = journal.Entry{Seq: e.Seq, Time: e.Time}
+				w.due = w.out.due(w.began, time.Now())
 				w.mu.Lock()
 				w.oldest = e.Time
 				w.mu.Unlock()

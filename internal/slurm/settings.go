@@ -348,8 +348,24 @@ func matches(pattern, what string) func(string, string) error {
 var (
 	yesNo      = oneOf("YES", "NO")
 	percent    = matches(`[0-9]+(\.[0-9]+)?`, "a number of percent")
-	purgeAfter = matches(`[1-9][0-9]{0,4}((?i:hours?|days?|months?))?`, "a number of months, or a number with its unit, such as 365days, 12months or 720hours")
 )
+
+// maxPurge is the largest number that slurmdbd has room for: of a larger one it
+// takes the lower 16 bits, and the next for a unit, so that 70000 months become
+// 186 days.
+const maxPurge = 1<<16 - 1
+
+func purgeAfter(v, release string) error {
+	form := matches(`[1-9][0-9]*((?i:hours?|days?|months?))?`, "a number of months, or a number with its unit, such as 365days, 12months or 720hours")
+	if err := form(v, release); err != nil {
+		return err
+	}
+	digits := strings.TrimRight(strings.ToLower(v), "hoursdaymnt")
+	if n, err := strconv.Atoi(digits); err != nil || n > maxPurge {
+		return fmt.Errorf("is longer than slurmdbd can count: use at most %d of a unit, or leave it out to keep records", maxPurge)
+	}
+	return nil
+}
 
 func numberIn(least, most int) func(string, string) error {
 	return func(v, _ string) error {

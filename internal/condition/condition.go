@@ -124,12 +124,12 @@ var all = []Condition{
 	},
 	{
 		AccountingFailed, "cluster", Error,
-		"slurmdbd or its database does not start, so that the cluster does not get the configuration that it waits for. What runs goes on. It is tried again every few seconds; a cluster that is being created is given up after five minutes.",
+		"slurmdbd or its database does not start, so that the cluster does not get the configuration that it waits for. What runs goes on. It is tried again every few seconds, for five minutes: then a cluster that is being created is given up, and an update is taken back (UPDATE_FAILED).",
 		"The message has the last words of the daemon, `openpcs logs CLUSTER` more of them. A full disk is the usual cause; `openpcs doctor` checks the host.",
 	},
 	{
 		RESTFailed, "cluster", Error,
-		"slurmrestd does not start. Slurm itself runs with the new configuration; the update ends when slurmrestd is there too.",
+		"slurmrestd does not start. Slurm itself runs with the new configuration. It is tried again every few seconds, for five minutes: then a cluster that is being created is given up, and an update is taken back (UPDATE_FAILED).",
 		"The message has its last words, `openpcs logs CLUSTER` more of them.",
 	},
 	{

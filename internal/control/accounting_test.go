@@ -75,3 +75,78 @@ func TestAccountingThatDoesNotStart(t *testing.T) {
 		s.within(time.Minute, "the update ends", func() bool { c := s.cluster(); return c.Trouble == nil && c.Status == fleet.Active })
 	})
 }
+
+// A daemon that goes on not to start ends the update: nobody could take it back
+// while the cluster is UPDATING. The former settings are in force again, and the
+// controller is told, as it may run with the new ones (REST) as far as it could.
+func TestDaemonThatNeverStarts(t *testing.T) {
+	for _, code := range []condition.Code{condition.AccountingFailed, condition.RESTFailed} {
+		t.Run(string(code), func(t *testing.T) {
+			run(t, dynamic(1), func(s *site) {
+				var before int
+				s.ctld.with(func() {
+					before = s.ctld.configures
+					s.ctld.trouble = &agent.Trouble{Code: code, Message: "start it: no"}
+				})
+				s.switchAccounting(true)
+				s.wait(4 * time.Minute)
+				if c := s.cluster(); c.Status != fleet.Updating {
+					t.Fatalf("given up too early: %s %v", c.Status, c.Errors)
+				}
+				s.within(2*time.Minute, "the update is given up", func() bool { return s.cluster().Status == fleet.UpdateFailed })
+				if c := s.cluster(); len(c.Errors) != 1 || c.Errors[0].Code != code || !strings.Contains(c.Errors[0].Message, "start it: no") {
+					t.Errorf("errorInfo: %v", c.Errors)
+				}
+				s.ctld.with(func() { s.ctld.trouble = nil })
+				s.within(30*time.Second, "the former settings are pushed", func() (pushed bool) {
+					s.ctld.with(func() { pushed = s.ctld.configures > before && s.ctld.given.Accounting == nil && !s.ctld.given.REST })
+					return pushed
+				})
+				if c := s.cluster(); c.Accounting.On || c.REST || c.Trouble != nil {
+					t.Errorf("after it was given up: %+v, %v, %v", c.Accounting, c.REST, c.Trouble)
+				}
+				s.switchAccounting(true) // and it can be tried again
+				s.within(time.Minute, "it is in force", func() bool { return s.cluster().Status == fleet.Active })
+			})
+		})
+	}
+}
+
+// A controller that cannot be reached ends no update: it could not go back either.
+func TestUpdateOutlivesAnUnreachableController(t *testing.T) {
+	run(t, dynamic(1), func(s *site) {
+		s.ctld.with(func() { s.ctld.away = true })
+		s.switchAccounting(true)
+		s.within(time.Minute, "the cluster shows it", func() bool {
+			c := s.cluster()
+			return c.Trouble != nil && c.Trouble.Code == condition.ControllerUnreachable
+		})
+		s.wait(15 * time.Minute)
+		if c := s.cluster(); c.Status != fleet.Updating {
+			t.Errorf("the cluster is %s", c.Status)
+		}
+		// What is wrong may be another thing now, and that is told.
+		s.ctld.with(func() {
+			s.ctld.away = false
+			s.ctld.trouble = &agent.Trouble{Code: condition.AccountingFailed, Message: "no"}
+		})
+		s.within(time.Minute, "the update is given up", func() bool { return s.cluster().Status == fleet.UpdateFailed })
+	})
+}
+
+// A trouble that becomes another one is told as that.
+func TestTroubleBecomesAnother(t *testing.T) {
+	run(t, dynamic(1), func(s *site) {
+		is := func(code condition.Code) func() bool {
+			return func() bool { c := s.cluster(); return c.Trouble != nil && c.Trouble.Code == code }
+		}
+		s.ctld.with(func() { s.ctld.away = true })
+		s.switchAccounting(true)
+		s.within(time.Minute, "unreachable", is(condition.ControllerUnreachable))
+		s.ctld.with(func() {
+			s.ctld.away = false
+			s.ctld.trouble = &agent.Trouble{Code: condition.AccountingFailed, Message: "no"}
+		})
+		s.within(time.Minute, "no accounting", is(condition.AccountingFailed))
+	})
+}

@@ -163,6 +163,7 @@ type loop struct {
 	failing          int  // passes that failed in a row
 	troubled         bool // and that it is recorded; known: since the start
 	known            bool
+	trouble          condition.Code // and as what
 }
 
 // Wake makes the cluster's loop look again soon; it never blocks.
@@ -249,7 +250,12 @@ const troubleAfter = 5
 
 // trouble records that passes of a cluster fail, or that they do no more.
 func (c *Control) trouble(l *loop, cause error) {
-	if (cause == nil && l.known && !l.troubled) || (cause != nil && (l.troubled || l.failing < troubleAfter)) {
+	code := condition.ControllerUnreachable
+	var known *agent.Trouble
+	if errors.As(cause, &known) {
+		code = known.Code
+	}
+	if (cause == nil && l.known && !l.troubled) || (cause != nil && (l.troubled && l.trouble == code || l.failing < troubleAfter)) {
 		return
 	}
 	err := c.Store.Update(c.ctx, func(tx *store.Tx) error {
@@ -264,17 +270,13 @@ func (c *Control) trouble(l *loop, cause error) {
 		case cause == nil:
 			cl.Trouble = nil
 		default:
-			cl.Trouble = &fleet.ErrorInfo{Code: condition.ControllerUnreachable, Message: cause.Error()}
-			var known *agent.Trouble
-			if errors.As(cause, &known) {
-				cl.Trouble.Code = known.Code
-			}
+			cl.Trouble = &fleet.ErrorInfo{Code: code, Message: cause.Error()}
 			kind, detail = "unreachable", map[string]any{"error": cause.Error()}
 		}
 		return errors.Join(fleet.Clusters.Put(tx, cl), event(tx, time.Now().UTC(), l.id, "cluster", kind, detail))
 	})
 	if err == nil {
-		l.known, l.troubled = true, cause != nil
+		l.known, l.troubled, l.trouble = true, cause != nil, code
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/openpcs/openpcs/internal/agent"
 	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/scaling"
@@ -99,7 +100,7 @@ func (c *Control) pass(l *loop) (time.Time, error) {
 	})
 	err = errors.Join(err, planErr)
 	if confErr != nil {
-		confErr = c.creationFailed(ctx, cl, confErr)
+		confErr = c.giveUp(ctx, l, cl, confErr)
 	}
 	if confErr == nil && !l.confirmation().Equal(known) {
 		next = time.Now() // slurmctld runs with something new, and told of it
@@ -147,6 +148,10 @@ const planMeanwhile = 20 * time.Millisecond
 // time before its creation counts as failed.
 const creationLimit = 5 * time.Minute
 
+// updateLimit is how long a daemon may not start with a change of a cluster
+// before the change is taken back: nobody can update a cluster that is updating.
+const updateLimit = 5 * time.Minute
+
 func latest(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
@@ -154,18 +159,35 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// creationFailed gives up a cluster that cannot be created.
-func (c *Control) creationFailed(ctx context.Context, cl fleet.Cluster, cause error) error {
-	if cl.Status != fleet.Creating || time.Since(latest(cl.CreatedAt, c.started)) < creationLimit || ctx.Err() != nil {
+// giveUp gives up a cluster that cannot be created, and an update that a daemon
+// does not start with: then the former settings come back.
+func (c *Control) giveUp(ctx context.Context, l *loop, cl fleet.Cluster, cause error) error {
+	info := fleet.ErrorInfo{Code: condition.ControllerFailed, Message: cause.Error()}
+	var trouble *agent.Trouble
+	if errors.As(cause, &trouble) {
+		info.Code = trouble.Code
+	}
+	var late, lateUpdate bool
+	switch cl.Status {
+	case fleet.Creating:
+		late = time.Since(latest(cl.CreatedAt, c.started)) >= creationLimit
+	case fleet.Updating: // a controller that cannot be reached could not go back either
+		lateUpdate = trouble != nil && time.Since(latest(cl.ModifiedAt, c.started)) >= updateLimit
+	}
+	if !late && !lateUpdate || ctx.Err() != nil {
 		return cause
+	}
+	if lateUpdate {
+		l.setStates(nil, true) // so that the controller is told, whatever it was told before
 	}
 	return errors.Join(cause, c.Store.Update(ctx, func(tx *store.Tx) error {
 		now, err := fleet.Clusters.Get(tx, cl.ID)
-		if err != nil || now.Status != fleet.Creating {
+		if err != nil || now.Status != cl.Status || !now.ModifiedAt.Equal(cl.ModifiedAt) {
 			return ignoreMissing(err)
 		}
-		now.Status = fleet.CreateFailed
-		now.Errors = []fleet.ErrorInfo{{Code: condition.ControllerFailed, Message: cause.Error()}}
+		now.Status = map[bool]fleet.Status{true: fleet.UpdateFailed, false: fleet.CreateFailed}[lateUpdate]
+		now.Errors, now.Trouble = []fleet.ErrorInfo{info}, nil
+		now.Restore()
 		return fleet.Clusters.Put(tx, now)
 	}))
 }

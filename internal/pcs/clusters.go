@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/openpcs/openpcs/internal/awsapi"
+	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/ec2"
 	"github.com/openpcs/openpcs/internal/fleet"
 	"github.com/openpcs/openpcs/internal/secretsmanager"
@@ -395,7 +396,9 @@ func (s *Service) deleteCluster(ctx context.Context, r *awsapi.Request, in *Dele
 // trouble is what errorInfo has of a cluster: why its status is what it is,
 // and what is wrong at present, which PCS would not tell.
 func trouble(c fleet.Cluster) []fleet.ErrorInfo {
-	if c.Trouble == nil || c.Status == fleet.Creating || c.Status == fleet.Deleting {
+	// A controller that cannot be reached yet is no trouble of a new cluster.
+	starts := c.Status == fleet.Creating && c.Trouble != nil && c.Trouble.Code == condition.ControllerUnreachable
+	if c.Trouble == nil || starts || c.Status == fleet.Deleting {
 		return c.Errors
 	}
 	return append(slices.Clone(c.Errors), *c.Trouble)

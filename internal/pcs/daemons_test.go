@@ -4,6 +4,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/openpcs/openpcs/internal/condition"
+	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/store"
 )
 
 // TestAccountingAndREST: both are switched by create and by update, and what
@@ -100,5 +104,26 @@ func TestRESTByRelease(t *testing.T) {
 	put(in, "slurmConfiguration", object{"accounting": object{"mode": "STANDARD"}})
 	if v := at(f.must("CreateCluster", in), "cluster.slurmConfiguration.accounting.defaultPurgeTimeInDays"); v != -1.0 {
 		t.Errorf("records are purged after %v days, want -1", v)
+	}
+}
+
+// A daemon that does not start is told while the cluster is still being created;
+// that its controller does not answer yet is nothing to tell then.
+func TestTroubleOfANewCluster(t *testing.T) {
+	f := newFixture(t)
+	id := at(f.must("CreateCluster", f.clusterIn("new")), "cluster.id").(string)
+	for code, told := range map[condition.Code]bool{condition.AccountingFailed: true, condition.ControllerUnreachable: false} {
+		f.Update(t, func(tx *store.Tx) error {
+			c, err := fleet.Clusters.Get(tx, id)
+			if err != nil {
+				return err
+			}
+			c.Trouble = &fleet.ErrorInfo{Code: code, Message: "no"}
+			return fleet.Clusters.Put(tx, c)
+		})
+		out := f.must("GetCluster", object{"clusterIdentifier": id})
+		if info, _ := at(out, "cluster.errorInfo").([]any); (len(info) == 1) != told {
+			t.Errorf("%s: errorInfo is %v", code, info)
+		}
 	}
 }

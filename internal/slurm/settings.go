@@ -346,8 +346,8 @@ func matches(pattern, what string) func(string, string) error {
 
 // The checks of slurmdbd.conf and cgroup.conf.
 var (
-	yesNo      = oneOf("YES", "NO")
-	percent    = matches(`[0-9]+(\.[0-9]+)?`, "a number of percent")
+	yesNo   = oneOf("YES", "NO")
+	percent = matches(`[0-9]+(\.[0-9]+)?`, "a number of percent")
 )
 
 // maxPurge is the largest number that slurmdbd has room for: of a larger one it

@@ -41,24 +41,16 @@ const hopeless = 4
 
 // account makes the database and slurmdbd run with a configuration. It comes
 // before slurmctld, which at its first start with accounting dies without
-// slurmdbd. A refusal is slurmdbd's own word.
-func (c *Controller) account(ctx context.Context, conf []byte) (refusal string, err error) {
-	uid, gid, err := slurmUser()
+// slurmdbd. A slurmctld that runs with them does without for a while: what is
+// not about them does not wait for them. A refusal is slurmdbd's own word.
+func (c *Controller) account(ctx context.Context, conf []byte, running bool) (refusal string, err error) {
+	verb, err := putSlurmdbdConf(conf)
 	if err != nil {
 		return "", err
 	}
-	dir := slurm.AccountingDir
-	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700), os.Chown(dir, uid, gid)); err != nil {
-		return "", fmt.Errorf("make the folder of the database: %w", err)
-	}
-	former, _ := os.ReadFile(slurmdbdConf)
-	verb := "start"
-	if !bytes.Equal(former, conf) {
-		verb = "restart"
-		// slurmdbd dies of a file that others can read.
-		if err := errors.Join(writeFile(slurmdbdConf, conf, 0o600), os.Chown(slurmdbdConf, uid, gid)); err != nil {
-			return "", fmt.Errorf("write slurmdbd.conf: %w", err)
-		}
+	good, _ := os.ReadFile(filepath.Join(goodDir, slurm.SlurmdbdConf))
+	if running && verb == "start" && bytes.Equal(good, conf) {
+		return "", accountLater(ctx, verb)
 	}
 	ctx, cancel := context.WithTimeout(ctx, accountingLimit)
 	defer cancel()
@@ -70,6 +62,38 @@ func (c *Controller) account(ctx context.Context, conf []byte) (refusal string, 
 		err = &Trouble{condition.AccountingFailed, err.Error()}
 	}
 	return refusal, err
+}
+
+// putSlurmdbdConf writes slurmdbd.conf, and says how slurmdbd gets it.
+func putSlurmdbdConf(conf []byte) (verb string, err error) {
+	uid, gid, err := slurmUser()
+	if err != nil {
+		return "", err
+	}
+	dir := slurm.AccountingDir
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700), os.Chown(dir, uid, gid)); err != nil {
+		return "", fmt.Errorf("make the folder of the database: %w", err)
+	}
+	former, _ := os.ReadFile(slurmdbdConf)
+	if bytes.Equal(former, conf) {
+		return "start", nil
+	}
+	// slurmdbd dies of a file that others can read.
+	if err := errors.Join(writeFile(slurmdbdConf, conf, 0o600), os.Chown(slurmdbdConf, uid, gid)); err != nil {
+		return "", fmt.Errorf("write slurmdbd.conf: %w", err)
+	}
+	return "restart", nil
+}
+
+// accountLater has systemd start the database and slurmdbd, and waits for
+// neither.
+func accountLater(ctx context.Context, verb string) error {
+	for _, args := range [][]string{{"start", "--no-block", "mariadb"}, {verb, "--no-block", "slurmdbd"}} {
+		if r := command(ctx, append([]string{"systemctl"}, args...)...); r.Code != 0 {
+			return fmt.Errorf("start slurmdbd: %s", strings.TrimSpace(r.Stderr))
+		}
+	}
+	return nil
 }
 
 // forgetID makes slurmctld take its cluster's id from slurmdbd when it ran

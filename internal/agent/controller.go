@@ -122,7 +122,7 @@ func RunController(ctx context.Context, log *slog.Logger) error {
 	deliver := func(ctx context.Context, h imds.Hook) error {
 		return metadata(ctx, http.MethodPost, "/openpcs/v1/hook", c.who.Token, h, nil)
 	}
-	c.calm = time.AfterFunc(calmAfter, func() { command(ctx, "systemctl", "reset-failed", "slurmctld", "slurmdbd", "slurmrestd") })
+	c.calm = time.AfterFunc(calmAfter, func() { command(ctx, "systemctl", "reset-failed", "slurmctld", "mariadb", "slurmdbd", "slurmrestd") })
 	c.outbox, c.notices = newOutbox(log, deliver), newOutbox(log, deliver)
 	// After a reboot nobody else starts slurmctld again; before its first
 	// configuration it cannot run.
@@ -357,15 +357,26 @@ func (c *Controller) configure(ctx context.Context, conf Config) (refusal string
 	if err != nil {
 		return "", err
 	}
+	applied, err := c.begin()
+	if err != nil {
+		return "", err
+	}
 	how := start
 	if running {
 		how = c.change(conf)
 	}
+	back := how
+	if running && len(applied) > 0 {
+		back = keep
+	}
 	if conf.Accounting != nil {
-		refusal, err = c.account(ctx, conf.Accounting)
-		err = errors.Join(err, c.forgetID())
+		refusal, err = c.account(ctx, conf.Accounting, running)
+		if err == nil && refusal == "" {
+			err = c.forgetID()
+		}
 	}
 	if err == nil && refusal == "" {
+		back = how
 		refusal, err = c.switchTo(ctx, how)
 	}
 	if err == nil && refusal == "" && running && how == start {
@@ -380,10 +391,21 @@ func (c *Controller) configure(ctx context.Context, conf Config) (refusal string
 		c.tell(verdict.Complaints)
 		return "", nil
 	}
-	if goodErr := c.goBack(ctx, dir, how); goodErr != nil {
-		c.log.Warn("The former configuration is not back", "err", goodErr)
+	if goodErr := c.goBack(ctx, dir, back, applied); goodErr != nil {
+		// With an error all of this is done again. A refusal would be the last word.
+		return "", errors.Join(err, fmt.Errorf("go back to the former configuration, as the new one was refused (%s): %w", refusal, goodErr))
 	}
 	return refusal, err
+}
+
+// begin notes that what runs is about to change: whoever is cut off from now on
+// begins anew. It returns which configuration was applied last, empty for none.
+func (c *Controller) begin() ([]byte, error) {
+	applied, err := os.ReadFile(appliedMark)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return applied, errors.Join(err, writeFile(appliedMark, nil, 0o644))
 }
 
 // settle brings the rest in line with a configuration that slurmctld took,
@@ -444,7 +466,7 @@ func (c *Controller) tell(complaints []string) {
 }
 
 // goBack puts the files back that slurmctld took last, if it ever took any.
-func (c *Controller) goBack(ctx context.Context, dir string, how transition) error {
+func (c *Controller) goBack(ctx context.Context, dir string, how transition, applied []byte) error {
 	entries, err := os.ReadDir(goodDir)
 	if err != nil || len(entries) == 0 {
 		return err
@@ -461,8 +483,14 @@ func (c *Controller) goBack(ctx context.Context, dir string, how transition) err
 		return err
 	}
 	if accounted {
-		if refusal, err := c.account(ctx, accounting); err != nil || refusal != "" {
-			return errors.Join(err, errors.New(refusal))
+		// Nobody waits: what kept the new configuration from its place, such as a
+		// full disk, may keep the former one too.
+		verb, err := putSlurmdbdConf(accounting)
+		if err == nil {
+			err = accountLater(ctx, verb)
+		}
+		if err != nil {
+			return err
 		}
 	} else if err := c.noAccount(ctx); err != nil {
 		return err
@@ -473,6 +501,9 @@ func (c *Controller) goBack(ctx context.Context, dir string, how transition) err
 	refusal, err := c.switchTo(ctx, how)
 	if refusal != "" {
 		err = errors.Join(err, errors.New(refusal))
+	}
+	if err == nil && len(applied) > 0 {
+		err = writeFile(appliedMark, applied, 0o644)
 	}
 	return err
 }
@@ -521,10 +552,14 @@ type transition int
 const (
 	reconfigure transition = iota
 	start                  // anew, if it runs
+	keep                   // it runs with them
 )
 
 // switchTo makes slurmctld take the files and waits until it answers.
 func (c *Controller) switchTo(ctx context.Context, how transition) (refusal string, err error) {
+	if how == keep {
+		return "", nil
+	}
 	if how == reconfigure {
 		// slurmctld ends gates that run while it reconfigures, and their jobs
 		// then wait for its half-minute tick.

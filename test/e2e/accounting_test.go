@@ -145,6 +145,35 @@ func TestAccounting(t *testing.T) {
 		succeed(t, c.controller("systemctl stop slurmdbd mariadb && systemctl start slurmdbd && systemctl start mariadb"))
 		c.recorded(t, first, "COMPLETED")
 	})
+	t.Run("database_does_not_start", func(t *testing.T) {
+		const there, away = "/usr/sbin/mariadbd", "/usr/sbin/mariadbd.away"
+		back := "test ! -e " + away + " || mv " + away + " " + there
+		t.Cleanup(func() { c.controller(back) })
+		succeed(t, c.controller("mv "+there+" "+away+" && systemctl kill --kill-whom=main --signal=KILL mariadb"))
+		// What is not about accounting does not wait for it.
+		c.settings(t, "update-queue", "queue", "queue-1", `[{"parameterName":"MaxTime","parameterValue":"100"}]`)
+		c.settings(t, "update-queue", "queue", "queue-1", `[]`)
+		// What is waits, and shows it; slurmctld is left alone meanwhile.
+		starts := func() string {
+			t.Helper()
+			return succeed(t, c.controller("grep -c 'slurmctld version' /var/log/slurm/slurmctld.log")).line()
+		}
+		before := starts()
+		aws(t, "pcs", "update-cluster", "--cluster-identifier", c.id, "--slurm-configuration", `{"slurmdbdCustomSettings":[{"parameterName":"TrackWCKey","parameterValue":"YES"}]}`)
+		eventually(t, createLimit, "get-cluster tells of it", func() error {
+			got := aws(t, "pcs", "get-cluster", "--cluster-identifier", c.id, "--query", "cluster.[status,errorInfo[0].code]", "--output", "text")
+			if got != "UPDATING\tACCOUNTING_FAILED" {
+				return errors.New(got)
+			}
+			return nil
+		})
+		must(t, starts() == before, "slurmctld was configured %s times, and %s before the database failed", starts(), before)
+		succeed(t, c.controller(back))
+		c.active(t, c.name, "clusters")
+		succeed(t, c.controller("grep -qx TrackWCKey=YES /etc/slurm/slurmdbd.conf"))
+		c.configure(t, `{"slurmdbdCustomSettings":[{"parameterName":"PurgeJobAfter","parameterValue":"12months"}]}`)
+		c.recorded(t, first, "COMPLETED")
+	})
 	t.Run("disk_full", func(t *testing.T) {
 		full := func(want bool) {
 			t.Helper()

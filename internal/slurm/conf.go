@@ -300,11 +300,6 @@ func merge(own, users []string) []string {
 	return out
 }
 
-// splitList returns the entries of a list that is written with commas.
-func splitList(list string) []string {
-	return slices.DeleteFunc(strings.Split(list, ","), func(e string) bool { return e == "" })
-}
-
 func overrides(settings []Setting) map[string]string {
 	over := map[string]string{}
 	for _, s := range settings {

@@ -55,7 +55,7 @@ func (c Config) slurmdbdConf() ([]byte, error) {
 	w.set("AuthInfo", "use_client_ids")
 	if c.REST {
 		w.set("AuthAltTypes", "auth/jwt")
-		w.list("AuthAltParameters", tokenParameters)
+		w.list("AuthAltParameters", merge(tokenParameters, words(overrides(c.Settings)["AuthAltParameters"])))
 	}
 	w.set("StorageType", "accounting_storage/mysql")
 	w.set("StorageHost", "localhost")
@@ -88,6 +88,6 @@ func (c Config) account(w *writer) {
 	}
 	if c.REST {
 		w.set("AuthAltTypes", "auth/jwt")
-		w.list("AuthAltParameters", merge(tokenParameters, splitList(w.take("AuthAltParameters"))))
+		w.list("AuthAltParameters", merge(tokenParameters, words(w.take("AuthAltParameters"))))
 	}
 }

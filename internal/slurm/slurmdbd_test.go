@@ -47,6 +47,20 @@ func TestSlurmdbdConf(t *testing.T) {
 	}
 }
 
+// A token that slurmctld takes is taken by slurmdbd too, whatever the cluster's
+// settings say of tokens.
+func TestTokensOfSlurmdbd(t *testing.T) {
+	c := smallConfig(t)
+	c.Version, c.REST, c.Accounting = version(t, "26.05"), true, &Accounting{}
+	c.Settings = []Setting{{"AuthAltParameters", "userclaimfield=email, disable_token_creation"}}
+	line := "\nAuthAltParameters=jwt_key=" + KeyFile + ",use_jwt_client_ids,userclaimfield=email,disable_token_creation\n"
+	for name, text := range render(t, c) {
+		if has := strings.Contains(string(text), line); has != (name != "cgroup.conf") {
+			t.Errorf("%s: the line is there: %v\n%s", name, has, text)
+		}
+	}
+}
+
 func TestSettingsOfSlurmdbdAndCgroups(t *testing.T) {
 	for _, tc := range []struct {
 		level          Level

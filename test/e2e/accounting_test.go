@@ -227,10 +227,11 @@ func TestAccounting(t *testing.T) {
 	})
 }
 
-// daemonsBack waits until all daemons of the controller run.
+// daemonsBack waits until all daemons of the controller run. That an instance is
+// gone may be seen only by the comparison with the provider, each half minute.
 func (c *cluster) daemonsBack(t *testing.T) {
 	t.Helper()
-	eventually(t, time.Minute, "the controller's daemons are back", func() error {
+	eventually(t, 2*time.Minute, "the controller's daemons are back", func() error {
 		if r := c.controller("scontrol ping && systemctl is-active slurmdbd slurmrestd"); r.code != 0 {
 			return errors.New(r.String())
 		}

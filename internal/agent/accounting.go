@@ -32,7 +32,12 @@ const slurmdbdConf = "/etc/slurm/" + slurm.SlurmdbdConf
 
 // accountingLimit is how long database and slurmdbd may take together. A
 // database is made within three seconds, on a host that is busy within twenty.
+// With restLimit, and what slurmctld takes, it is within the two minutes that the
+// control plane waits for an answer.
 const accountingLimit = 75 * time.Second
+
+// endedWithin is how long before its end a daemon has said why it ends.
+const endedWithin = 10 * time.Second
 
 // hopeless is after how many restarts in a row, which systemd spaces ever
 // more, a daemon is taken not to come up with its configuration. One that met
@@ -118,8 +123,9 @@ func (c *Controller) noAccount(ctx context.Context) error {
 }
 
 // serve starts or restarts a daemon and waits until it listens. What it dies
-// of again and again is its refusal.
+// of again and again is its refusal; one that dies without a word is an error.
 func serve(ctx context.Context, unit, verb, log string, port int) (refusal string, err error) {
+	began := time.Now()
 	if r := command(ctx, "systemctl", verb, unit); r.Code != 0 {
 		return "", fmt.Errorf("start %s: %s", unit, strings.TrimSpace(r.Stderr))
 	}
@@ -128,8 +134,12 @@ func serve(ctx context.Context, unit, verb, log string, port int) (refusal strin
 			return "", nil
 		}
 		restarts, _ := strconv.Atoi(strings.TrimSpace(command(ctx, "systemctl", "show", "--property=NRestarts", "--value", unit).Stdout))
-		if said := lastErrors(log); restarts >= hopeless && said != "" {
+		if restarts >= hopeless {
+			said, why := lastErrors(log, began), journal(ctx, unit)
 			_ = command(ctx, "systemctl", "stop", unit)
+			if said == "" {
+				return "", fmt.Errorf("start %s: it ends at once: %s", unit, why)
+			}
 			return unit + ": " + said, nil
 		}
 		if err := pause(ctx, 50*time.Millisecond); err != nil {
@@ -138,14 +148,21 @@ func serve(ctx context.Context, unit, verb, log string, port int) (refusal strin
 	}
 }
 
-// lastErrors are the error and fatal lines at the end of a daemon's log.
-func lastErrors(log string) string {
+// lastErrors are the error and fatal lines at the end of a daemon's log that
+// were written since a time, whole seconds of it; what it said before has
+// nothing to do with what happened now.
+func lastErrors(log string, since time.Time) string {
 	text, err := os.ReadFile(log)
 	if err != nil {
 		return ""
 	}
+	// slurmrestd writes no zone; all of them write UTC, which the controller has.
+	stamp := "[" + since.UTC().Format("2006-01-02T15:04:05")
 	var said []string
 	for line := range strings.Lines(string(text[max(0, len(text)-4096):])) {
+		if !strings.HasPrefix(line, "[") || line < stamp {
+			continue
+		}
 		line = canaryPrefix.ReplaceAllString(strings.TrimSpace(line), "")
 		if strings.HasPrefix(line, "error: ") || strings.HasPrefix(line, "fatal: ") {
 			said = append(said, line)
@@ -154,9 +171,26 @@ func lastErrors(log string) string {
 	return strings.Join(said[max(0, len(said)-maxRefusal):], " | ")
 }
 
+// journal is why a unit ended last, in systemd's words and its own.
 func journal(ctx context.Context, unit string) string {
-	r := command(ctx, "journalctl", "--unit", unit, "--lines", "5", "--output", "cat", "--no-pager")
-	return strings.Join(strings.Split(strings.TrimSpace(r.Stdout), "\n"), " | ")
+	r := command(ctx, "journalctl", "--unit", unit, "--lines", "30", "--output", "cat", "--no-pager")
+	return reasons(r.Stdout)
+}
+
+// comings are the lines of a journal that say that a unit comes and goes, and
+// not why; and what systemd says of every unit on a host without the controller
+// pids.
+var comings = regexp.MustCompile(`^(Start|Stopp)(ed|ing) |: (Scheduled restart job|Deactivated successfully|Failed to read pids\.max)|^Failed to start `)
+
+// reasons are the last lines of a unit's journal that say why it ended.
+func reasons(journal string) string {
+	var said []string
+	for line := range strings.Lines(journal) {
+		if line = strings.TrimSpace(line); line != "" && !comings.MatchString(line) {
+			said = append(said, line)
+		}
+	}
+	return strings.Join(said[max(0, len(said)-maxRefusal):], " | ")
 }
 
 // listening reports whether a process of this host listens at a TCP port. It

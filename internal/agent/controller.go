@@ -103,6 +103,7 @@ type Controller struct {
 	conf    sync.Mutex // one configuration at a time
 	told    []string   // complaints of the last configuration
 	calm    *time.Timer
+	took    string // hash of what slurmctld took since the last change began
 }
 
 // calmAfter is how long the daemons must run for their former crashes not to
@@ -269,7 +270,7 @@ func (c *Controller) hookMux(ctx context.Context) http.Handler {
 		h.ID = rand.Text()
 		if log, ok := map[string]string{ended: "", dbdEnded: slurmdbdLog, restEnded: slurmrestdLog}[h.Kind]; ok {
 			c.calm.Reset(calmAfter)
-			if said := lastErrors(log); said != "" {
+			if said := lastErrors(log, time.Now().Add(-endedWithin)); said != "" {
 				h.Detail += ": " + said
 			}
 			// systemd starts the daemon again when this is answered.
@@ -322,6 +323,13 @@ func (c *Controller) configure(ctx context.Context, conf Config) (refusal string
 	const dir = "/etc/slurm"
 	running := command(ctx, "scontrol", "ping").Code == 0
 	if applied, _ := os.ReadFile(appliedMark); running && string(applied) == conf.Hash {
+		return "", nil
+	}
+	if running && c.took == conf.Hash { // the rest did not come with it the last time
+		if err := c.settle(ctx, conf); err != nil {
+			return "", err
+		}
+		c.watch.poke()
 		return "", nil
 	}
 	// The files that slurmctld runs with are not touched before a canary took
@@ -384,6 +392,7 @@ func (c *Controller) configure(ctx context.Context, conf Config) (refusal string
 		refusal, err = c.switchTo(ctx, reconfigure)
 	}
 	if err == nil && refusal == "" {
+		c.took = conf.Hash
 		if err := c.settle(ctx, conf); err != nil {
 			return "", err
 		}
@@ -401,6 +410,7 @@ func (c *Controller) configure(ctx context.Context, conf Config) (refusal string
 // begin notes that what runs is about to change: whoever is cut off from now on
 // begins anew. It returns which configuration was applied last, empty for none.
 func (c *Controller) begin() ([]byte, error) {
+	c.took = ""
 	applied, err := os.ReadFile(appliedMark)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -564,11 +574,12 @@ func (c *Controller) switchTo(ctx context.Context, how transition) (refusal stri
 		// slurmctld ends gates that run while it reconfigures, and their jobs
 		// then wait for its half-minute tick.
 		c.watch.settle(ctx, gateGrace)
+		began := time.Now()
 		r := command(ctx, "scontrol", "reconfigure")
 		said := strings.TrimSpace(r.Stderr + r.Stdout)
 		if r.Code != 0 && said != "" && ctx.Err() == nil && !passing(said) {
 			// scontrol often has no words for it, and the log has.
-			return strings.TrimSuffix(said+" | "+lastErrors(slurmctldLog), " | "), nil
+			return strings.TrimSuffix(said+" | "+lastErrors(slurmctldLog, began), " | "), nil
 		}
 		if r.Code != 0 {
 			return "", fmt.Errorf("reconfigure slurmctld: %s", said)

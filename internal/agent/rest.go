@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/slurm"
@@ -13,6 +14,9 @@ import (
 
 // restMark says that slurmrestd runs with the configuration.
 const restMark = "/etc/slurm/.rest"
+
+// restLimit is how long slurmrestd may take, which listens within half a second.
+const restLimit = 20 * time.Second
 
 // rest makes slurmrestd run, or not. It reads slurm.conf only when it starts,
 // so that a new configuration is a new start.
@@ -29,6 +33,8 @@ func (c *Controller) rest(ctx context.Context, on bool) error {
 	if err := writeFile(restMark, nil, 0o644); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, restLimit)
+	defer cancel()
 	refusal, err := serve(ctx, "slurmrestd", "restart", slurmrestdLog, slurm.SlurmrestdPort)
 	if refusal != "" { // there is nothing of users in its configuration
 		err = errors.New("start " + refusal)

@@ -255,7 +255,9 @@ func (c *Control) trouble(l *loop, cause error) {
 	if errors.As(cause, &known) {
 		code = known.Code
 	}
-	if (cause == nil && l.known && !l.troubled) || (cause != nil && (l.troubled && l.trouble == code || l.failing < troubleAfter)) {
+	// A daemon that does not start was given its time, and is told at once.
+	early := known == nil && l.failing < troubleAfter
+	if (cause == nil && l.known && !l.troubled) || (cause != nil && (l.troubled && l.trouble == code || early)) {
 		return
 	}
 	err := c.Store.Update(c.ctx, func(tx *store.Tx) error {

@@ -78,6 +78,27 @@ func (c *cluster) logHas(t *testing.T, log, pattern string) {
 	})
 }
 
+// configured is how often slurmctld began with a configuration.
+func (c *cluster) configured(t *testing.T) string {
+	t.Helper()
+	return succeed(t, c.controller("grep -c 'slurmctld version' /var/log/slurm/slurmctld.log")).line()
+}
+
+// tells waits until get-cluster tells why an update does not end, and returns the
+// words.
+func (c *cluster) tells(t *testing.T, code string) (message string) {
+	t.Helper()
+	eventually(t, createLimit, "get-cluster tells of "+code, func() error {
+		got := aws(t, "pcs", "get-cluster", "--cluster-identifier", c.id, "--query", "cluster.[status,errorInfo[0].code,errorInfo[0].message]", "--output", "text")
+		var ok bool
+		if message, ok = strings.CutPrefix(got, "UPDATING\t"+code+"\t"); !ok {
+			return errors.New(got)
+		}
+		return nil
+	})
+	return message
+}
+
 // TestAccounting: with accounting STANDARD users find their jobs with sacct,
 // also after the controller was rebooted and after it was replaced, and after
 // accounting was switched off and on again.
@@ -154,20 +175,10 @@ func TestAccounting(t *testing.T) {
 		c.settings(t, "update-queue", "queue", "queue-1", `[{"parameterName":"MaxTime","parameterValue":"100"}]`)
 		c.settings(t, "update-queue", "queue", "queue-1", `[]`)
 		// What is waits, and shows it; slurmctld is left alone meanwhile.
-		starts := func() string {
-			t.Helper()
-			return succeed(t, c.controller("grep -c 'slurmctld version' /var/log/slurm/slurmctld.log")).line()
-		}
-		before := starts()
+		before := c.configured(t)
 		aws(t, "pcs", "update-cluster", "--cluster-identifier", c.id, "--slurm-configuration", `{"slurmdbdCustomSettings":[{"parameterName":"TrackWCKey","parameterValue":"YES"}]}`)
-		eventually(t, createLimit, "get-cluster tells of it", func() error {
-			got := aws(t, "pcs", "get-cluster", "--cluster-identifier", c.id, "--query", "cluster.[status,errorInfo[0].code]", "--output", "text")
-			if got != "UPDATING\tACCOUNTING_FAILED" {
-				return errors.New(got)
-			}
-			return nil
-		})
-		must(t, starts() == before, "slurmctld was configured %s times, and %s before the database failed", starts(), before)
+		c.tells(t, "ACCOUNTING_FAILED")
+		must(t, c.configured(t) == before, "slurmctld was configured %s times, and %s before the database failed", c.configured(t), before)
 		succeed(t, c.controller(back))
 		c.active(t, c.name, "clusters")
 		succeed(t, c.controller("grep -qx TrackWCKey=YES /etc/slurm/slurmdbd.conf"))

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -76,7 +77,27 @@ func TestREST(t *testing.T) {
 	must(t, !slices.Contains(c.endpoints(t), "SLURMRESTD"), "endpoints: %v", c.endpoints(t))
 	_, _, err := do(client, http.MethodGet, "http://"+at+"/slurm/v0.0.45/ping/")
 	must(t, err != nil, "slurmrestd still answers")
-	c.configure(t, `{"slurmRest":{"mode":"STANDARD"}}`)
+
+	// One that does not start is told with its own words, and not with what it said
+	// of the calls before; slurmctld is configured once.
+	const there, away = "/usr/sbin/slurmrestd", "/usr/sbin/slurmrestd.away"
+	back := "test ! -e " + away + " || mv " + away + " " + there
+	t.Cleanup(func() { c.controller(back) })
+	succeed(t, c.controller("mv "+there+" "+away))
+	aws(t, "pcs", "update-cluster", "--cluster-identifier", c.id, "--slurm-configuration", `{"slurmRest":{"mode":"STANDARD"}}`)
+	message := c.tells(t, "REST_API_FAILED")
+	must(t, strings.Contains(message, "slurmrestd") && strings.Contains(message, "No such file") && !strings.Contains(message, "uthentication"), "errorInfo: %s", message)
+	before := c.configured(t)
+	eventually(t, time.Minute, "it is tried again", func() error {
+		r := succeed(t, c.controller("journalctl --unit slurmrestd | grep -c 'Started slurmrestd'"))
+		if n, err := strconv.Atoi(r.line()); err != nil || n < 15 {
+			return fmt.Errorf("%s %v", r, err)
+		}
+		return nil
+	})
+	must(t, c.configured(t) == before, "slurmctld was configured again, for slurmrestd")
+	succeed(t, c.controller(back))
+	c.active(t, c.name, "clusters")
 	eventually(t, patience, "the REST API answers again", func() error {
 		if code, body, err := do(client, http.MethodGet, "http://"+at+"/slurm/v0.0.45/ping/", "X-SLURM-USER-TOKEN", byName); err != nil || code != http.StatusOK {
 			return errors.Join(err, fmt.Errorf("%d %s", code, clip(body)))

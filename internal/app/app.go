@@ -306,12 +306,19 @@ func buildable() (names []string) {
 	return names
 }
 
-// Run runs a script in an instance, for ssm.
+// Run runs a script in an instance, for ssm. Without a folder it runs in the home
+// of ubuntu, where the image has that user: root's own is closed to everybody else,
+// so that a job which "sudo -u ubuntu sbatch" submits there has no place for its
+// output and fails.
 func (a *App) Run(ctx context.Context, instanceID, script, dir string, timeout time.Duration) (stdout, stderr []byte, code int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	shell := []string{"/bin/sh", "-s"}
+	if dir == "" {
+		shell = []string{"/bin/sh", "-c", "cd ~ubuntu 2>/dev/null || cd /; exec /bin/sh -s"}
+	}
 	r, err := a.provider.Exec(ctx, instanceID, compute.Command{
-		Argv: []string{"/bin/sh", "-s"}, Stdin: []byte(script), Dir: dir,
+		Argv: shell, Stdin: []byte(script), Dir: dir,
 		Env: map[string]string{"HOME": "/root", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 	})
 	return r.Stdout, r.Stderr, r.ExitCode, err

@@ -111,7 +111,11 @@ func (a *App) explainJob(ctx context.Context, cluster, name string) (Explanation
 			e.Events = append(e.Events, moment(job.Started, "started on "+job.Nodes)...)
 		}
 		if job.Ended() {
-			e.Events = append(e.Events, moment(job.EndedAt, "ended: "+e.Status)...)
+			ended := "ended: " + e.Status
+			if how := job.Outcome(); how != "" {
+				ended += ", " + how
+			}
+			e.Events = append(e.Events, moment(job.EndedAt, ended)...)
 		}
 		slices.SortStableFunc(e.Events, func(a, b Moment) int { return a.At.Truncate(time.Second).Compare(b.At.Truncate(time.Second)) })
 		return nil

@@ -22,6 +22,27 @@ type Job struct {
 	Eligible  time.Time
 	Started   time.Time // or when it is expected to
 	EndedAt   time.Time // likewise
+	ExitCode  int       // of its script, where it has ended by itself
+	Signal    int       // that ended it; 0: none
+}
+
+// ioSignal is the signal that Slurm tells of a job whose input or output files
+// could not be opened. No signal was sent: it is what slurmd's error 4021 gives
+// when it is read as the status of a process.
+const ioSignal = 53
+
+// Outcome says how the job ended besides its state; empty: there is nothing to
+// say.
+func (j Job) Outcome() string {
+	switch {
+	case j.Signal == ioSignal:
+		return "its input or output file could not be opened (signal 53)"
+	case j.Signal != 0:
+		return fmt.Sprintf("signal %d", j.Signal)
+	case j.ExitCode != 0:
+		return fmt.Sprintf("exit code %d", j.ExitCode)
+	}
+	return ""
 }
 
 // Is reports whether the job has the state or flag.
@@ -34,17 +55,17 @@ func (j Job) Ended() bool {
 	})
 }
 
-// unixTime is a time in Slurm's JSON: a number that may be unset.
-type unixTime struct {
+// optional is a number in Slurm's JSON, which may be unset.
+type optional struct {
 	Set    bool  `json:"set"`
 	Number int64 `json:"number"`
 }
 
-func (u unixTime) time() time.Time {
-	if !u.Set || u.Number <= 0 {
+func (n optional) time() time.Time {
+	if !n.Set || n.Number <= 0 {
 		return time.Time{}
 	}
-	return time.Unix(u.Number, 0).UTC()
+	return time.Unix(n.Number, 0).UTC()
 }
 
 // ParseJob reads the answer of `scontrol --json show job ID`; ok is false
@@ -60,10 +81,16 @@ func ParseJob(doc []byte) (j Job, ok bool, err error) {
 			Reason    string   `json:"state_reason"`
 			Nodes     string   `json:"nodes"`
 			Restarts  int      `json:"restart_cnt"`
-			Submit    unixTime `json:"submit_time"`
-			Eligible  unixTime `json:"eligible_time"`
-			Start     unixTime `json:"start_time"`
-			End       unixTime `json:"end_time"`
+			Submit    optional `json:"submit_time"`
+			Eligible  optional `json:"eligible_time"`
+			Start     optional `json:"start_time"`
+			End       optional `json:"end_time"`
+			Exit      struct {
+				Code   optional `json:"return_code"`
+				Signal struct {
+					ID optional `json:"id"`
+				} `json:"signal"`
+			} `json:"exit_code"`
 		} `json:"jobs"`
 	}
 	if err := json.Unmarshal(doc, &answer); err != nil {
@@ -76,5 +103,6 @@ func ParseJob(doc []byte) (j Job, ok bool, err error) {
 	return Job{
 		ID: a.ID, Name: a.Name, User: a.User, Partition: a.Partition, State: a.State, Reason: a.Reason, Nodes: a.Nodes, Restarts: a.Restarts,
 		Submitted: a.Submit.time(), Eligible: a.Eligible.time(), Started: a.Start.time(), EndedAt: a.End.time(),
+		ExitCode: int(a.Exit.Code.Number), Signal: int(a.Exit.Signal.ID.Number),
 	}, true, nil
 }

@@ -37,3 +37,17 @@ func TestParseJob(t *testing.T) {
 		}
 	}
 }
+
+func TestJobOutcome(t *testing.T) {
+	for exit, want := range map[string]string{
+		`{"status":["SUCCESS"],"return_code":{"set":true,"number":0},"signal":{"id":{"set":false,"number":0},"name":""}}`:    "",
+		`{"status":["ERROR"],"return_code":{"set":true,"number":7},"signal":{"id":{"set":false,"number":0},"name":""}}`:      "exit code 7",
+		`{"status":["SIGNALED"],"return_code":{"set":false,"number":0},"signal":{"id":{"set":true,"number":9},"name":"9"}}`:  "signal 9",
+		`{"status":["SIGNALED"],"return_code":{"set":false,"number":0},"signal":{"id":{"set":true,"number":53},"name":"5"}}`: "its input or output file could not be opened (signal 53)",
+	} {
+		j, ok, err := slurm.ParseJob([]byte(`{"jobs":[{"job_id":2,"job_state":["FAILED"],"exit_code":` + exit + `}]}`))
+		if err != nil || !ok || j.Outcome() != want {
+			t.Errorf("of %s: %q, %v, %v, want %q", exit, j.Outcome(), ok, err, want)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -197,6 +198,13 @@ echo ===ID===; id; echo ===SUBMIT===; for i in 1 2 3; do
     sbatch -p pcs2511-queue --wrap="hostname; sleep 15" --job-name audit-demo-$i
   done; echo ===SQUEUE===; squeue --long'`)
 	matches(t, "the output", out, `(?s)===ID===\nuid=1000\(ubuntu\) gid=1000\(ubuntu\).*===SUBMIT===\nSubmitted batch job \d+\nSubmitted batch job \d+\nSubmitted batch job \d+\n===SQUEUE===\n.*JOBID PARTITION +NAME +USER +STATE`)
+	// In the article the first job runs five seconds later.
+	eventually(t, time.Minute, "a job of ubuntu runs", func() error {
+		if out := s.ssm(t, "squeue --long"); !regexp.MustCompile(`audit-de +ubuntu +RUNNING `).MatchString(out) {
+			return fmt.Errorf("squeue --long prints %s", out)
+		}
+		return nil
+	})
 	// The article's cluster had run for a while; here it is asked more often.
 	s.ssm(t, `sudo -u ubuntu bash -lc 'for i in $(seq 100); do scontrol ping >/dev/null; done'`)
 }

@@ -414,7 +414,26 @@ func selectTypeParameters(v, release string) error {
 	return nil
 }
 
+// communicationWords are those that the library of 26.05 looks for (24.11 has no
+// other), the one of PCS, and CheckGhalQuiesce of a network that is not to be had
+// here.
+var communicationWords = []string{
+	"block_null_hash", "CheckGhalQuiesce", "DisableIPv4", "disable_http", "EnableIPv6", "enable_http", "getnameinfo_cache_timeout=",
+	"host_unreach_retry_count=", "keepaliveinterval=", "keepaliveprobes=", "keepalivetime=", "NoAddrCache", "NoCtldInAddrAny", "NoInAddrAny",
+}
+
 func communicationParameters(v, release string) error {
+	// Slurm ignores a word that it does not know without a word, so that HTTP
+	// would stay off.
+	for _, w := range words(v) {
+		name, _, valued := strings.Cut(w, "=")
+		if valued {
+			name += "="
+		}
+		if !slices.ContainsFunc(communicationWords, func(k string) bool { return strings.EqualFold(k, name) }) {
+			return fmt.Errorf("has %q, which is not one of %s", w, strings.Join(communicationWords, ", "))
+		}
+	}
 	switch {
 	case older(release, "25.11") && hasWord(v, "enable_http"):
 		return fmt.Errorf("has enable_http, which is only supported for Slurm version 25.11 or later")

@@ -299,3 +299,24 @@ func TestDependenciesAreDocumented(t *testing.T) {
 		}
 	}
 }
+
+// TestVariablesAreDocumented: docs/cli.md lists what people can set.
+func TestVariablesAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("internal/app/options.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`get\("([A-Z0-9_]+)"`).FindAllSubmatch(source, -1)
+	if len(names) < 15 {
+		t.Fatalf("%d variables are found in internal/app/options.go", len(names))
+	}
+	for _, n := range names {
+		if name := "OPENPCS_" + string(n[1]); !strings.Contains(string(text), "`"+name+"`") {
+			t.Errorf("docs/cli.md does not say what %s is for", name)
+		}
+	}
+}

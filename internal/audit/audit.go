@@ -60,6 +60,9 @@ type Result struct {
 	// Audit is the audit records of the time asked for, All the daemons' records.
 	Audit Volume `json:"audit"`
 	All   Volume `json:"all"`
+	// Unreadable counts the records of the logs that are changed or gone, which
+	// may have been part of the answer.
+	Unreadable int64 `json:"unreadable"`
 }
 
 // calls are the functions of slurmctld that name the job of a request.
@@ -117,6 +120,7 @@ func Search(ctx context.Context, logs []*journal.Journal, q Query) (res Result, 
 		if !q.Since.IsZero() {
 			after = j.Since(q.Since)
 		}
+		last := j.Last()
 		for {
 			if ctx.Err() != nil {
 				return res, ctx.Err()
@@ -126,10 +130,13 @@ func Search(ctx context.Context, logs []*journal.Journal, q Query) (res Result, 
 				return res, err
 			}
 			if len(entries) == 0 {
+				res.Unreadable += max(0, last-max(after, j.First()-1))
 				break
 			}
-			after = entries[len(entries)-1].Seq
+			after = max(after, j.First()-1) // what was removed for its age is not missed
 			for _, e := range entries {
+				res.Unreadable += max(0, e.Seq-after-1)
+				after = e.Seq
 				at := time.UnixMilli(e.Time).UTC()
 				if at.Before(q.Since) {
 					continue

@@ -2,6 +2,9 @@ package audit_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -110,5 +113,50 @@ func TestQueries(t *testing.T) {
 			}
 			check(t, res, c.want...)
 		})
+	}
+}
+
+// TestWhatCannotBeReadIsCounted: an answer that lacks records, as somebody changed
+// one, says so. The rest of a changed record's block cannot be read either.
+func TestWhatCannotBeReadIsCounted(t *testing.T) {
+	for _, tt := range []struct {
+		changed string
+		want    int64
+	}{{"", 0}, {"uid=1001 client", 5}, {"msg_type=REQUEST_JOB_INFO", 1}} {
+		dir := t.TempDir()
+		j, err := journal.Open(dir, journal.Key{Cluster: "pcs_1", LogType: "PCS_SCHEDULER_AUDIT_LOGS", LogName: "slurmctld"}, journal.Options{}, journal.Anchor{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = j.Close() })
+		var entries []journal.Entry
+		for k, l := range audits {
+			entries = append(entries, journal.Entry{Time: began.UnixMilli() + int64(k), Level: "info", Text: []byte("[" + began.Format("2006-01-02T15:04:05.000-07:00") + "] " + l[5:] + "\n")})
+		}
+		if err := j.Append(nil, entries); err != nil {
+			t.Fatal(err)
+		}
+		if tt.changed != "" {
+			files, err := filepath.Glob(filepath.Join(j.Key().Dir(dir), "*.seg"))
+			if err != nil || len(files) != 1 {
+				t.Fatal(files, err)
+			}
+			doc, err := os.ReadFile(files[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := strings.Index(string(doc), tt.changed)
+			if at < 0 {
+				t.Fatalf("%s is not in the segment", tt.changed)
+			}
+			doc[at]++
+			if err := os.WriteFile(files[0], doc, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := audit.Search(t.Context(), []*journal.Journal{j}, audit.Query{})
+		if err != nil || got.Unreadable != tt.want || got.Found != int64(len(audits))-tt.want {
+			t.Errorf("%q changed: %d found, %d unreadable, %v; want %d", tt.changed, got.Found, got.Unreadable, err, tt.want)
+		}
 	}
 }

@@ -85,8 +85,11 @@ func (s *shell) printAudit(found app.Audited) error {
 			r.Time.Format("2006-01-02 15:04:05.000"), dash(r.User), dash(r.Type), dash(r.Job), dash(r.Client), dash(r.Node), r.Daemon,
 		}, "\t")
 	})
-	if err != nil || s.json {
+	if err != nil {
 		return err
+	}
+	if s.json {
+		return unreadable(found)
 	}
 	if left := found.Found - int64(len(found.Rows)); left > 0 {
 		fmt.Fprintf(s.out, "\n%d older ones are left out: --limit shows more.\n", left)
@@ -97,7 +100,18 @@ func (s *shell) printAudit(found app.Audited) error {
 	}
 	_, err = fmt.Fprintf(s.out, "\n%d of %d audit records. In this time they are %.0f %% of what the daemons logged: %d of %d bytes.\n",
 		found.Found, found.Audit.Records, share, found.Audit.Bytes, found.All.Bytes)
-	return err
+	if err != nil {
+		return err
+	}
+	return unreadable(found)
+}
+
+// unreadable is an error where the answer may lack something.
+func unreadable(found app.Audited) error {
+	if found.Unreadable == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d records of these logs are changed or gone, and the answer lacks them: 'openpcs audit verify %s' says which", found.Unreadable, found.Cluster)
 }
 
 // errDamaged makes openpcs end with 1; what is damaged is printed.

@@ -80,8 +80,9 @@ func TestAuditVerify(t *testing.T) {
 	}
 	was := head[at+len(" uid=")]
 	put('7')
-	r := openpcs("audit", "verify", c.id)
+	r, lacking := openpcs("audit", "verify", c.id), openpcs("audit", c.id)
 	put(was)
+	must(t, lacking.code == 1 && strings.Contains(lacking.out, "the answer lacks them"), "an answer that lacks records does not say so: %s", lacking)
 	must(t, r.code == 1 && strings.Contains(r.out, filepath.Base(files[0])+", record 1: the record was changed"), "%s", r)
 	succeed(t, openpcs("audit", "verify", c.id))
 }

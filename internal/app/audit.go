@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,9 @@ import (
 
 // maxAuditRows bounds one answer.
 const maxAuditRows = 100_000
+
+// requestType is the form of Slurm's names: REQUEST_PING, DBD_GET_JOBS_COND.
+var requestType = regexp.MustCompile(`^[A-Z]+(_[A-Z0-9]+)+$`)
 
 // Audited is what `openpcs audit` shows.
 type Audited struct {
@@ -53,6 +57,11 @@ func (a *App) audit(ctx context.Context, q url.Values) (out Audited, err error) 
 	}
 	if query.Limit, err = strconv.Atoi(firstOf(q.Get("limit"), "1000")); err != nil || query.Limit < 1 || query.Limit > maxAuditRows {
 		return out, fmt.Errorf("limit: %q is not 1 to %d", q.Get("limit"), maxAuditRows)
+	}
+	for _, kind := range q["type"] {
+		if !requestType.MatchString(kind) {
+			return out, fmt.Errorf("type: %q is not the type of a request, such as REQUEST_SUBMIT_BATCH_JOB", kind)
+		}
 	}
 	query.Types = q["type"]
 	var users map[uint32]string

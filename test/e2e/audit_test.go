@@ -64,6 +64,8 @@ func TestAudit(t *testing.T) {
 // TestAuditVerify: a changed record is found, and which one it is.
 func TestAuditVerify(t *testing.T) {
 	c := shared(t)
+	misspelled := openpcs("audit", c.id, "--type", "SUBMIT")
+	must(t, misspelled.code == 1 && strings.Contains(misspelled.errOut, "such as REQUEST_SUBMIT_BATCH_JOB"), "a type that no request can have finds nothing, and that is all: %s", misspelled)
 	succeed(t, openpcs("audit", "verify"))
 	files, err := filepath.Glob(filepath.Join(stateDir, "journals", c.id, "PCS_SCHEDULER_AUDIT_LOGS", "slurmctld", "*.seg"))
 	must(t, err == nil && len(files) > 0, "%v %v", files, err)
@@ -82,7 +84,7 @@ func TestAuditVerify(t *testing.T) {
 	put('7')
 	r, lacking := openpcs("audit", "verify", c.id), openpcs("audit", c.id)
 	put(was)
-	must(t, lacking.code == 1 && strings.Contains(lacking.out, "the answer lacks them"), "an answer that lacks records does not say so: %s", lacking)
+	must(t, lacking.code == 1 && strings.Contains(lacking.errOut, "the answer lacks them"), "an answer that lacks records does not say so: %s", lacking)
 	must(t, r.code == 1 && strings.Contains(r.out, filepath.Base(files[0])+", record 1: the record was changed"), "%s", r)
 	succeed(t, openpcs("audit", "verify", c.id))
 }

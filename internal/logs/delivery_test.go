@@ -172,6 +172,7 @@ func TestRefusalsOfDeliveries(t *testing.T) {
 		{"PutDeliveryDestination", to("arn:aws:logs:us-east-1:123456789012:log-group:g"), v, "must be in the account and region"},
 		{"PutDeliveryDestination", to("arn:aws:firehose:ap-northeast-1:210987654321:deliverystream/x"), v, "stream of Firehose must be in the account and region"},
 		{"PutDeliveryDestination", with(dest, object{"deliveryDestinationType": "CWL"}), v, `is CWL, but "arn:aws:s3:::bucket" is a destination of the type S3`},
+		{"PutDeliveryDestination", with(dest, object{"deliveryDestinationType": "s3"}), v, `1 validation error detected: deliveryDestinationType: "s3" is none of S3, CWL, FH`},
 		{"PutDeliveryDestination", with(dest, object{"deliveryDestinationType": "XRAY"}), v, "does not deliver to X-Ray"},
 		{"PutDeliveryDestination", with(dest, object{"outputFormat": "xml"}), v, `"xml" is none of json, plain, w3c, raw, parquet`},
 		{"PutDeliveryDestination", with(dest, object{"outputFormat": "parquet"}), v, "writes json, plain, w3c to destinations of the type S3, not parquet"},

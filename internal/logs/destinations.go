@@ -80,7 +80,9 @@ func (s *Logs) putDestination(ctx context.Context, r *awsapi.Request, in *putDes
 	c := check{code: validation}
 	name := c.need("name", in.Name, deliveryName)
 	given, format := text(in.Type), text(in.Format)
-	c.oneOf("deliveryDestinationType", given, ToS3, ToLogs, ToFirehose, "XRAY")
+	if given != "XRAY" { // which has an answer of its own
+		c.oneOf("deliveryDestinationType", given, ToS3, ToLogs, ToFirehose)
+	}
 	c.oneOf("outputFormat", format, "json", "plain", "w3c", "raw", "parquet")
 	c.tags("tags", in.Tags, false)
 	if in.RoleARN != nil {
@@ -100,7 +102,7 @@ func (s *Logs) putDestination(ctx context.Context, r *awsapi.Request, in *putDes
 		}
 	}
 	if to != "" {
-		if given != "" && given != to {
+		if formats[given] != nil && given != to {
 			c.bad("deliveryDestinationType", "is %s, but %s is a destination of the type %s", given, quote(resource), to)
 		}
 		if format != "" && !slices.Contains(formats[to], format) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -132,10 +133,12 @@ type rotation struct {
 	// truncated.
 	daemons map[string]string
 	tell    func(ctx context.Context, daemon string) error
+	// untold are those who could not be told, and still write to a former file.
+	untold map[string]bool
 }
 
-func newRotation() rotation {
-	return rotation{
+func newRotation() *rotation {
+	return &rotation{
 		dir: logDir, size: rotateAt, keep: rotateKeep,
 		// slurmctld writes the completed jobs too.
 		daemons: map[string]string{"slurmctld.log": "slurmctld", "jobcomp.log": "slurmctld", "slurmdbd.log": "slurmdbd"},
@@ -149,7 +152,7 @@ func newRotation() rotation {
 	}
 }
 
-func (r rotation) run(ctx context.Context, log *slog.Logger) {
+func (r *rotation) run(ctx context.Context, log *slog.Logger) {
 	ticker := time.NewTicker(rotateEvery)
 	defer ticker.Stop()
 	for {
@@ -165,13 +168,14 @@ func (r rotation) run(ctx context.Context, log *slog.Logger) {
 }
 
 // once rotates what is too large.
-func (r rotation) once(ctx context.Context) error {
+func (r *rotation) once(ctx context.Context) error {
 	names, err := filepath.Glob(filepath.Join(r.dir, "*.log"))
 	if err != nil {
 		return err
 	}
 	var errs []error
 	tell := map[string]bool{}
+	maps.Copy(tell, r.untold)
 	for _, path := range names {
 		info, err := os.Lstat(path)
 		if err != nil || !info.Mode().IsRegular() || info.Size() <= r.size {
@@ -192,14 +196,18 @@ func (r rotation) once(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("rotate %s: %w", path, err))
 		}
 	}
+	r.untold = map[string]bool{}
 	for daemon := range tell {
-		errs = append(errs, r.tell(ctx, daemon))
+		if err := r.tell(ctx, daemon); err != nil {
+			r.untold[daemon] = true
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }
 
 // shift makes place for the newest of a log's former files.
-func (r rotation) shift(path string) error {
+func (r *rotation) shift(path string) error {
 	for n := r.keep; n > 0; n-- {
 		from := path + "." + strconv.Itoa(n)
 		var err error

@@ -55,3 +55,30 @@ func TestLogsAreRotatedBySize(t *testing.T) {
 		t.Errorf("told %v, want %v", told, want)
 	}
 }
+
+// A daemon that could not be told goes on with the former file, and has no other to
+// be rotated: it is told again.
+func TestDaemonThatCouldNotBeTold(t *testing.T) {
+	dir := t.TempDir()
+	tries := 0
+	r := rotation{dir: dir, size: 10, keep: 2, daemons: map[string]string{"slurmctld.log": "slurmctld"}, tell: func(context.Context, string) error {
+		if tries++; tries == 1 {
+			return errors.New("not now")
+		}
+		return nil
+	}}
+	if err := os.WriteFile(filepath.Join(dir, "slurmctld.log"), []byte("one, and long\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.once(t.Context()); err == nil {
+		t.Error("that nobody was told is not said")
+	}
+	for range 2 {
+		if err := r.once(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if tries != 2 {
+		t.Errorf("told %d times, want 2", tries)
+	}
+}

@@ -476,6 +476,29 @@ func TestTooFarBehind(t *testing.T) {
 	})
 }
 
+// The times of completed jobs are whole seconds: one that ends in the second in
+// which its delivery is made, and after that, belongs to it.
+func TestJobOfTheSameSecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, &shelf{})
+		j := s.journal(logs.JobCompletionLogs, "jobcomp")
+		settle(300 * time.Millisecond)
+		s.deliver("D1", logs.JobCompletionLogs, logs.ToLogs, testGroup)
+		at := time.Now().Truncate(time.Second)
+		for _, e := range []journal.Entry{{Time: at.Add(-time.Second).UnixMilli(), Text: []byte(`{"line 1":1}`)}, {Time: at.UnixMilli(), Text: []byte(`{"line 2":1}`)}} {
+			e.Level, e.Release = "info", "26.05.5"
+			if err := j.Append(nil, []journal.Entry{e}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.start()
+		settle(5 * time.Second)
+		if got := s.inGroup(testGroup); len(got) != 1 || !strings.Contains(got[0], "line 2") {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
 // A log that never rests is delivered as soon as one that does.
 func TestLogThatNeverRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

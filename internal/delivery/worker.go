@@ -12,6 +12,7 @@ import (
 
 	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/journal"
+	"github.com/openpcs/openpcs/internal/logs"
 	"github.com/openpcs/openpcs/internal/store"
 )
 
@@ -191,7 +192,11 @@ func (w *worker) load() error {
 	from := int64(-1)
 	c, err := w.stored()
 	if errors.Is(err, store.ErrNotFound) {
-		if from, err = search(w.feed, w.link.Created.UnixMilli()); err == nil {
+		since := w.link.Created
+		if w.link.LogType == logs.JobCompletionLogs {
+			since = since.Truncate(time.Second) // as the times of completed jobs are
+		}
+		if from, err = search(w.feed, since.UnixMilli()); err == nil {
 			c = Cursor{ID: w.id, Delivery: w.link.ID, Cluster: w.link.Cluster, After: from}
 			err = w.runner.o.Store.Update(w.ctx, func(tx *store.Tx) error { return Cursors.Put(tx, c) })
 		}

@@ -93,8 +93,8 @@ func (c *records) send(ctx context.Context, _ bool) error {
 			why = r.ErrorCode + ": " + r.ErrorMessage
 		}
 	}
-	if len(left) == 0 {
-		return nil
+	if len(left) != out.FailedPutCount || len(out.RequestResponses) != len(c.list) {
+		return &failure{code: condition.LogDeliveryFailing, text: fmt.Sprintf("Firehose did not take %d records, and does not say which", out.FailedPutCount), unclear: true}
 	}
 	c.list = left
 	return &failure{code: condition.LogDeliveryFailing, text: fmt.Sprintf("Firehose did not take %d records: %s", len(left), why)}

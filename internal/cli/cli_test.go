@@ -234,3 +234,13 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 		t.Errorf("wait: %v", err)
 	}
 }
+
+func TestPrintable(t *testing.T) {
+	for text, want := range map[string]string{
+		"ノード job-1 ·": "ノード job-1 ·", "a\x1b[31mb\r\n\tc": "a·[31mb···c", "uid=\u202e0001": "uid=·0001", "a\u200bb": "a·b",
+	} {
+		if got := printable(text); got != want {
+			t.Errorf("%q is printed as %q, want %q", text, got, want)
+		}
+	}
+}

@@ -244,7 +244,7 @@ func (s *shell) printExplanation(e app.Explanation) {
 // printable keeps what instances say from talking to the terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if !unicode.IsPrint(r) { // what turns the direction of text around too
 			return '·'
 		}
 		return r

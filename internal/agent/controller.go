@@ -393,6 +393,7 @@ func (c *Controller) configure(ctx context.Context, conf Config) (refusal string
 	}
 	if err == nil && refusal == "" {
 		c.took = conf.Hash
+		c.schedule(ctx, conf.Names)
 		if err := c.settle(ctx, conf); err != nil {
 			return "", err
 		}
@@ -601,6 +602,28 @@ func (c *Controller) switchTo(ctx context.Context, how transition) (refusal stri
 		if err := pause(ctx, 20*time.Millisecond); err != nil {
 			return "", err
 		}
+	}
+}
+
+// schedule has slurmctld look at the jobs that wait. One that just began looks
+// when something happens, and else after half a minute; an update of a node, be
+// it to what it is, is something.
+func (c *Controller) schedule(ctx context.Context, names []string) {
+	if len(names) == 0 || command(ctx, "squeue", "--noheader", "--states=PENDING", "--format=%i").Stdout == "" {
+		return
+	}
+	var answer struct {
+		Nodes []struct {
+			Comment string `json:"comment"`
+		} `json:"nodes"`
+	}
+	r := command(ctx, "scontrol", "--json", "show", "node", names[0])
+	err := json.Unmarshal([]byte(r.Stdout), &answer)
+	if err == nil && len(answer.Nodes) == 1 {
+		r = command(ctx, "scontrol", "update", "NodeName="+names[0], "Comment="+answer.Nodes[0].Comment)
+	}
+	if err != nil || r.Code != 0 {
+		c.log.Warn("Jobs that wait may wait for half a minute more", "err", err, "scontrol", strings.TrimSpace(r.Stderr))
 	}
 }
 

@@ -231,7 +231,7 @@ const (
 func (c *Controller) watchRoom(ctx context.Context) {
 	ticker := time.NewTicker(roomEvery)
 	defer ticker.Stop()
-	full := false
+	told := "" // after a start it is not known what was told before
 	for {
 		select {
 		case <-ctx.Done():
@@ -239,7 +239,7 @@ func (c *Controller) watchRoom(ctx context.Context) {
 		case <-ticker.C:
 		}
 		if _, err := os.Stat(slurmdbdConf); err != nil {
-			full = false
+			told = ""
 			continue
 		}
 		var fs unix.Statfs_t
@@ -247,9 +247,8 @@ func (c *Controller) watchRoom(ctx context.Context) {
 			continue
 		}
 		free := fs.Bavail * uint64(fs.Bsize)
-		if now := free < roomLeast; now != full {
-			full = now
-			kind := map[bool]string{true: dbdFull, false: dbdRoom}[full]
+		if kind := map[bool]string{true: dbdFull, false: dbdRoom}[free < roomLeast]; kind != told {
+			told = kind
 			c.notices.send(ctx, imds.Hook{ID: rand.Text(), Kind: kind, Detail: fmt.Sprintf("%d MiB free", free>>20)})
 		}
 	}

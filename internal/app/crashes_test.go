@@ -38,23 +38,3 @@ func TestCrashes(t *testing.T) {
 		t.Errorf("slurmrestd: %d", n)
 	}
 }
-
-// What was said last of the room of the database counts, in whatever order the
-// events come.
-func TestDatabaseFull(t *testing.T) {
-	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
-	full, free := notice(t, now, "slurmdbd-disk-full", "3 MiB free"), notice(t, now.Add(time.Hour), "slurmdbd-disk-free", "900 MiB free")
-	for _, tc := range []struct {
-		events []store.Event
-		want   bool
-	}{
-		{nil, false},
-		{[]store.Event{full}, true},
-		{[]store.Event{full, free}, false},
-		{[]store.Event{free, full}, false},
-	} {
-		if got, detail := databaseFull(tc.events); got != tc.want || (got && detail != "3 MiB free") {
-			t.Errorf("%d events: %v, %q", len(tc.events), got, detail)
-		}
-	}
-}

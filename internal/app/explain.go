@@ -217,25 +217,11 @@ func (a *App) explainCluster(tx *store.Tx, v view, e *Explanation) error {
 			e.problem(code, fmt.Sprintf("%s ended unexpectedly %d times in the last %.0f minutes; the last time: %s.", daemon, n, crashWindow.Minutes(), last))
 		}
 	}
-	if c.Accounting.On {
-		if full, detail := databaseFull(events); full {
-			e.problem(condition.DatabaseFull, "The database of accounting has no room for records: "+detail+".")
-		}
+	if c.Accounting.On && c.DatabaseFull != "" {
+		e.problem(condition.DatabaseFull, "The database of accounting has no room for records: "+c.DatabaseFull+".")
 	}
 	e.tell(events)
 	return err
-}
-
-// databaseFull reports what the controller said last of the room that the
-// database of accounting has.
-func databaseFull(events []store.Event) (full bool, detail string) {
-	var at time.Time
-	for _, ev := range events {
-		if (ev.Kind == "slurmdbd-disk-full" || ev.Kind == "slurmdbd-disk-free") && !ev.At.Before(at) {
-			at, full, detail = ev.At, ev.Kind == "slurmdbd-disk-full", eventDetail(ev)
-		}
-	}
-	return full, detail
 }
 
 // eventDetail is what the event of a notice says.

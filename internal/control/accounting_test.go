@@ -8,6 +8,7 @@ import (
 	"github.com/openpcs/openpcs/internal/agent"
 	"github.com/openpcs/openpcs/internal/condition"
 	"github.com/openpcs/openpcs/internal/fleet"
+	"github.com/openpcs/openpcs/internal/imds"
 	"github.com/openpcs/openpcs/internal/slurm"
 	"github.com/openpcs/openpcs/internal/store"
 )
@@ -149,5 +150,39 @@ func TestTroubleBecomesAnother(t *testing.T) {
 			s.ctld.trouble = &agent.Trouble{Code: condition.AccountingFailed, Message: "no"}
 		})
 		s.within(time.Minute, "no accounting", is(condition.AccountingFailed))
+	})
+}
+
+// That the database has no room is known until the controller says otherwise, also
+// one that began meanwhile and does not know what was said; each change is told
+// once.
+func TestDatabaseFull(t *testing.T) {
+	run(t, dynamic(1), func(s *site) {
+		for _, tt := range []struct {
+			kind, detail, want string
+			events             int
+		}{
+			{"slurmdbd-disk-free", "900 MiB free", "", 0},
+			{"slurmdbd-disk-full", "3 MiB free", "3 MiB free", 1},
+			{"slurmdbd-disk-full", "2 MiB free", "2 MiB free", 1},
+			{"slurmdbd-disk-free", "900 MiB free", "", 2},
+		} {
+			if err := s.hook(imds.Hook{ID: tt.kind + tt.detail, Kind: tt.kind, Detail: tt.detail}); err != nil {
+				t.Fatal(err)
+			}
+			told := 0
+			s.view(func(tx *store.Tx) error {
+				events, err := tx.Events(clusterID, "cluster", 1000)
+				for _, e := range events {
+					if strings.HasPrefix(e.Kind, "slurmdbd-disk-") {
+						told++
+					}
+				}
+				return err
+			})
+			if got := s.cluster().DatabaseFull; got != tt.want || told != tt.events {
+				t.Errorf("after %s (%s): %q, told %d times; want %q, %d times", tt.kind, tt.detail, got, told, tt.want, tt.events)
+			}
+		}
 	})
 }

@@ -38,8 +38,16 @@ func (c *Control) notice(ctx context.Context, clusterID string, h imds.Hook) err
 		case "slurmdbd-ended":
 			return event(tx, now, clusterID, "cluster", "slurmdbd-ended", detail)
 		case "slurmdbd-disk-full":
+			changed, err := databaseFull(tx, clusterID, h.Detail)
+			if !changed || err != nil {
+				return err
+			}
 			return event(tx, now, clusterID, "cluster", "slurmdbd-disk-full", detail)
 		case "slurmdbd-disk-free":
+			changed, err := databaseFull(tx, clusterID, "")
+			if !changed || err != nil {
+				return err
+			}
 			return event(tx, now, clusterID, "cluster", "slurmdbd-disk-free", detail)
 		case "slurmrestd-ended":
 			return event(tx, now, clusterID, "cluster", "slurmrestd-ended", detail)
@@ -47,6 +55,21 @@ func (c *Control) notice(ctx context.Context, clusterID string, h imds.Hook) err
 			return &imds.RefusedError{Err: fmt.Errorf("unknown hook %q", h.Kind)}
 		}
 	})
+}
+
+// databaseFull keeps what the database of accounting lacks, empty for nothing. An
+// agent that begins says it whether or not it was said before.
+func databaseFull(tx *store.Tx, clusterID, lack string) (changed bool, err error) {
+	cl, err := fleet.Clusters.Get(tx, clusterID)
+	if err != nil {
+		return false, ignoreMissing(err)
+	}
+	changed = (cl.DatabaseFull == "") != (lack == "")
+	if cl.DatabaseFull == lack {
+		return false, nil
+	}
+	cl.DatabaseFull = lack
+	return changed, fleet.Clusters.Put(tx, cl)
 }
 
 // Hook takes a call of slurmctld's programs. When it returns nil the call is

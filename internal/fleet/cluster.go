@@ -89,6 +89,9 @@ type Cluster struct {
 	ControllerID      string `json:"controllerId"`
 	ControllerAddress string `json:"controllerAddress"`
 	ControllerToken   string `json:"controllerToken"`
+	// DatabaseFull is what the controller said of the room that the database of
+	// accounting lacks, empty while there is some.
+	DatabaseFull string `json:"databaseFull,omitempty"`
 	// Trouble is why the controller cannot be driven at present, if so.
 	Trouble *ErrorInfo `json:"trouble,omitempty"`
 	// ConfigHash is the hash of the configuration slurmctld runs with.

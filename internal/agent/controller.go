@@ -609,7 +609,7 @@ func (c *Controller) switchTo(ctx context.Context, how transition) (refusal stri
 // when something happens, and else after half a minute; an update of a node, be
 // it to what it is, is something.
 func (c *Controller) schedule(ctx context.Context, names []string) {
-	if len(names) == 0 || command(ctx, "squeue", "--noheader", "--states=PENDING", "--format=%i").Stdout == "" {
+	if len(names) == 0 || command(ctx, "squeue", "--noheader", "--states", "PENDING", "--format", "%i").Stdout == "" {
 		return
 	}
 	var answer struct {

@@ -37,7 +37,7 @@ func TestCLI(t *testing.T) {
 			{[]string{"connect", c.id + "/node-99", "--", "true"}, "no instance runs"},
 			{[]string{"explain", "no-such-node"}, `there is no node, instance, compute node group or cluster "no-such-node"`},
 			{[]string{"logs", "no-such-node"}, "no-such-node"},
-			{[]string{"logs", "front-1", "--file", "no-such.log"}, "bootstrap.log, slurmd.log"},
+			{[]string{"logs", c.id + "/front-1", "--file", "no-such.log"}, "bootstrap.log, slurmd.log"},
 			{[]string{"groups", "no-such-cluster"}, `there is no cluster "no-such-cluster"`},
 			{[]string{"queues", "no-such-cluster"}, `there is no cluster "no-such-cluster"`},
 			{[]string{"clusters", "delete", "--yes", "no-such-cluster"}, "no-such-cluster"},
@@ -75,9 +75,9 @@ func TestCLI(t *testing.T) {
 		matches(t, "completion", succeed(t, openpcs("completion", "bash")).out, `bash completion`)
 		r := succeed(t, openpcs("explain", c.id+"/front-1"))
 		matches(t, "explain", r.out, `Slurm has the node front-1 as IDLE\+CLOUD`)
-		r = succeed(t, openpcs("explain", "node"))
+		r = succeed(t, openpcs("explain", "node", "--cluster", c.id))
 		matches(t, "explain of a group", r.out, `The compute node group node \(pcs_[0-9a-z]{10}\) is ACTIVE, with 0 to 4 instances\.`)
-		r = succeed(t, openpcs("logs", "front-1"))
+		r = succeed(t, openpcs("logs", c.id+"/front-1"))
 		matches(t, "logs", r.out, `(?m)^==> bootstrap\.log <==$`)
 	})
 }

@@ -28,6 +28,26 @@ func TestEarlyNodeWhoseResumeIsLost(t *testing.T) {
 	})
 }
 
+// A job that was freed before ResumeProgram came gets its nodes again: what was
+// launched ahead for it is not given up meanwhile.
+func TestEarlyNodeIsExpectedAgain(t *testing.T) {
+	run(t, dynamic(1), func(s *site) {
+		if err := s.hook(imds.Hook{Kind: "expect", Nodes: "g-1"}); err != nil {
+			t.Fatal(err)
+		}
+		s.wait(fleet.EarlyLimit - time.Second)
+		first := s.live("g-1").ID
+		if err := s.hook(imds.Hook{Kind: "expect", Nodes: "g-1"}); err != nil {
+			t.Fatal(err)
+		}
+		s.wait(fleet.EarlyLimit - time.Second)
+		if i := s.live("g-1"); first == "" || i.ID != first {
+			t.Errorf("the node has %q, was %q", i.ID, first)
+		}
+		s.within(fleet.EarlyLimit, "given up", func() bool { return s.live("g-1").ID == "" })
+	})
+}
+
 // The agent of an instance that nobody wants any more does not start slurmd.
 func TestGoOfANodeThatWasGivenUp(t *testing.T) {
 	run(t, dynamic(1), func(s *site) {

@@ -134,8 +134,11 @@ func (c *Control) Hook(ctx context.Context, clusterID string, h imds.Hook) error
 			switch h.Kind {
 			case "expect":
 				// A job got the node: launch ahead of ResumeProgram, unless
-				// something of the node's former life is still there.
-				if ok || n.Want || now.Before(n.NotBefore) || n.Down != "" {
+				// something of the node's former life is still there. One that
+				// is launched ahead already, for a job that lost the node
+				// before ResumeProgram came, waits for it anew.
+				anew := n.Want && n.Early
+				if !anew && (ok || n.Want || now.Before(n.NotBefore) || n.Down != "") {
 					continue
 				}
 				n.Want, n.WantAt, n.Early, n.GivenUp = true, now, true, ""

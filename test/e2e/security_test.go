@@ -225,9 +225,12 @@ func (s *security) unprivileged(t *testing.T) {
 
 func (s *security) mounts(t *testing.T) {
 	for i, want := range map[inside]map[string]string{
-		s.node:       {"/home": filepath.Join(stateDir, "clusters", s.cluster.id, "home")},
-		s.foreign:    {"/home": filepath.Join(stateDir, "clusters", s.other.id, "home")},
-		s.controller: {"/home": filepath.Join(stateDir, "clusters", s.cluster.id, "home"), "/var/spool/slurmctld": filepath.Join(stateDir, "clusters", s.cluster.id, "state")},
+		s.node:    {"/home": filepath.Join(stateDir, "clusters", s.cluster.id, "home")},
+		s.foreign: {"/home": filepath.Join(stateDir, "clusters", s.other.id, "home")},
+		s.controller: {
+			"/home": filepath.Join(stateDir, "clusters", s.cluster.id, "home"), "/var/spool/slurmctld": filepath.Join(stateDir, "clusters", s.cluster.id, "state"),
+			"/var/lib/slurm-accounting": filepath.Join(stateDir, "clusters", s.cluster.id, "accounting"),
+		},
 	} {
 		r := succeed(t, incus("query", "/1.0/instances/"+i.id+"?project="+project))
 		var have struct {

@@ -13,14 +13,14 @@ import (
 // scheduler, would be half a minute after slurmctld began with the change.
 func TestJobThatWaitedStartsWithTheChange(t *testing.T) {
 	c := shared(t)
-	c.lend(t, group{name: "grow", max: 1, queue: "grow"})
-	defer c.controller("scancel --partition grow")
-	first := c.submit(t, "grow", "sleep 600", "--exclusive")
+	c.lend(t, group{name: "later", max: 1, queue: "later"})
+	defer c.controller("scancel --partition later")
+	first := c.submit(t, "later", "sleep 600", "--exclusive")
 	c.waitJob(t, first, time.Minute, "running", running)
-	second := c.submit(t, "grow", "sleep 600", "--exclusive")
+	second := c.submit(t, "later", "sleep 600", "--exclusive")
 	c.waitJob(t, second, time.Minute, "waiting", func(j job) bool { return j.state == "PENDING" && j.reason == "Resources" })
 	began := time.Now()
-	aws(t, "pcs", "update-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-identifier", "grow",
+	aws(t, "pcs", "update-compute-node-group", "--cluster-identifier", c.id, "--compute-node-group-identifier", "later",
 		"--scaling-configuration", "minInstanceCount=0,maxInstanceCount=2")
 	c.waitJob(t, second, time.Minute, "running", running)
 	t.Logf("running %.1f s after the call", time.Since(began).Seconds())
